@@ -1,0 +1,137 @@
+// Package policy parses, validates, merges and explains agentguard policies.
+//
+// A policy says what a run is granted; it never says how. The package knows no
+// kernel mechanism, touches no file except those it is told to read, and
+// imports nothing else of this module. The names in the YAML file are fixed;
+// docs/policy.md documents each.
+package policy
+
+import "strconv"
+
+// Source says where a clause came from, so that an error or a denial can name
+// the line that would have to change. The zero Source is a built-in default.
+type Source struct {
+	File      string // path as given on the command line or "/etc/agentguard/policy.yaml"; "" when not from a file
+	Line, Col int    // 1-based; 0 when not from a file
+	Flag      string // "--ro", "-w": the flag that set it; "" when not from a flag
+}
+
+// String returns "FILE:LINE:COL", "flag --ro" or "default".
+func (s Source) String() string {
+	switch {
+	case s.File != "":
+		return s.File + ":" + strconv.Itoa(s.Line) + ":" + strconv.Itoa(s.Col)
+	case s.Flag != "":
+		return "flag " + s.Flag
+	}
+	return "default"
+}
+
+// IsDefault reports whether no file and no flag set the clause.
+func (s Source) IsDefault() bool { return s.File == "" && s.Flag == "" }
+
+// Text is a scalar clause: a word or a path.
+type Text struct {
+	Value  string
+	Source Source
+}
+
+// Limit is a numeric bound. N is bytes, a count or nanoseconds, as the field
+// that holds it says.
+type Limit struct {
+	N         int64
+	Unlimited bool // written as "none"
+	Source    Source
+}
+
+// Mount grants one host path. At is where the command sees it; it equals Path
+// unless the clause was written PATH:AT.
+type Mount struct {
+	Path, At string
+	Source   Source
+}
+
+// Workspace is the directory the command starts in.
+type Workspace struct {
+	Path       string // "" means that nothing of the current directory is granted
+	Mode       string // "cow", "rw" or "ro"
+	Source     Source // of Path
+	ModeSource Source
+}
+
+// Env is one variable set to a literal value.
+type Env struct {
+	Name, Value string
+	Source      Source
+}
+
+// Endpoint is one entry of the egress allowlist, parsed.
+type Endpoint struct {
+	Text    string // as written
+	Proto   string // "tcp" or "udp"
+	Host    string // a name, "*.name", or "" when Prefix is set
+	Prefix  string // canonical CIDR when the entry is an address or a range, else ""
+	Port    uint16 // lowest port
+	PortEnd uint16 // highest port, equal to Port when one port is meant
+	Source  Source
+}
+
+// Resolve pins a name to an address for the run.
+type Resolve struct {
+	Name, Addr string
+	Source     Source
+}
+
+// Policy is what a run is granted, merged from defaults, files and flags and
+// bounded by the ceiling. Lists are in the order in which they were added.
+type Policy struct {
+	Runtime Text // "process" or "microvm"
+
+	ReadOnly       []Mount
+	Writable       []Mount
+	Cow            []Mount
+	Workspace      Workspace
+	Toolchains     Text  // "auto" or "none"
+	MaxOutputBytes Limit // bytes, everything written
+	MaxFileBytes   Limit // bytes, one file
+	MaxFiles       Limit // files and directories
+	Persistence    Text  // "ephemeral" or "keep"
+	Commit         Text  // "never", "ask" or "success"
+	Protect        []Text
+
+	Egress         Text // "deny" or "allowlist"
+	Allow          []Endpoint
+	AllowPrivate   []Text
+	Resolve        []Resolve
+	Unix           []Text
+	Listen         Text    // "loopback" or "deny"
+	Publish        []Limit // N is a port
+	MaxConnections Limit
+	MaxEgressBytes Limit
+
+	MaxCPU       Limit // nanoseconds over the whole tree
+	MaxMemory    Limit // bytes over the whole tree
+	MaxWall      Limit // nanoseconds
+	MaxTasks     Limit // tasks (threads too) besides agentguard's own
+	MaxOpenFiles Limit // descriptors a process
+	User         Text  // "" or a numeric uid
+	SeccompAllow []Text
+
+	EnvAllow []Text // names passed through from the caller; "FOO_*" allowed
+	EnvSet   []Env
+
+	Secrets []Text // names of dispatch actions; empty means none
+	Stdin   Text   // "pass" or "null"
+
+	MaxStdout Limit // bytes of stdout plus stderr; when not a default, the caller's copy is cut too
+	Terminal  Text  // "sanitize" or "raw"
+
+	TraceFiles    Text // "all" or "changes"
+	TraceSyscalls bool
+	OnLoss        Text  // "record", "throttle" or "kill"
+	MaxTraceBytes Limit // bytes
+	Audit         Text  // "auto" or "off"
+
+	AllowGaps []Text
+	Unsafe    []Text
+}
