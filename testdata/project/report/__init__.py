@@ -1,0 +1,1 @@
+"""Renders the summary that logstat prints."""
