@@ -1,0 +1,117 @@
+//go:build linux && amd64
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is one call of mount(2). Optional mounts may fail: what is missing shows in the tests that need it.
+type mount struct {
+	source, target, fstype, data string
+	flags                        uintptr
+	optional                     bool
+}
+
+const plain = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+
+// earlyMounts are what the initramfs itself needs: devices to talk, /proc for the command line.
+var earlyMounts = []mount{
+	{source: "proc", target: "/proc", fstype: "proc", flags: plain},
+	{source: "sysfs", target: "/sys", fstype: "sysfs", flags: plain},
+	{source: "devtmpfs", target: "/dev", fstype: "devtmpfs", flags: unix.MS_NOSUID, data: "mode=0755"},
+}
+
+// rootMounts put the host's root, read-only, under a tmpfs: the guest sees the host's programs and may write anywhere,
+// and nothing reaches the host (the daemon's side is read-only too: vmrun.sh).
+var rootMounts = []mount{
+	{source: "hostroot", target: "/lower", fstype: "virtiofs", flags: unix.MS_RDONLY},
+	{source: "tmpfs", target: "/upper", fstype: "tmpfs", data: "mode=0755"},
+	{source: "overlay", target: "/newroot", fstype: "overlay", data: "lowerdir=/lower,upperdir=/upper/u,workdir=/upper/w"},
+}
+
+// guestMounts are what a Debian with systemd has, below the new root: pure cgroup v2, no v1 hierarchy. /tmp and
+// /var/tmp are of their own so that tests have a directory that is not on an overlay.
+var guestMounts = []mount{
+	{source: "proc", target: "/proc", fstype: "proc", flags: plain},
+	{source: "sysfs", target: "/sys", fstype: "sysfs", flags: plain},
+	{source: "devtmpfs", target: "/dev", fstype: "devtmpfs", flags: unix.MS_NOSUID, data: "mode=0755"},
+	{source: "devpts", target: "/dev/pts", fstype: "devpts", flags: unix.MS_NOSUID | unix.MS_NOEXEC, data: "mode=0620,ptmxmode=0666"},
+	{source: "tmpfs", target: "/dev/shm", fstype: "tmpfs", flags: unix.MS_NOSUID | unix.MS_NODEV, data: "mode=1777"},
+	{source: "tmpfs", target: "/run", fstype: "tmpfs", flags: unix.MS_NOSUID | unix.MS_NODEV, data: "mode=0755"},
+	{source: "tmpfs", target: "/tmp", fstype: "tmpfs", flags: unix.MS_NOSUID | unix.MS_NODEV, data: "mode=1777"},
+	{source: "tmpfs", target: "/var/tmp", fstype: "tmpfs", flags: unix.MS_NOSUID | unix.MS_NODEV, data: "mode=1777"},
+	{source: "cgroup2", target: "/sys/fs/cgroup", fstype: "cgroup2", flags: plain, data: "nsdelegate"},
+	{source: "securityfs", target: "/sys/kernel/security", fstype: "securityfs", flags: plain, optional: true},
+	{source: "bpf", target: "/sys/fs/bpf", fstype: "bpf", flags: plain, data: "mode=0700", optional: true},
+	{source: "debugfs", target: "/sys/kernel/debug", fstype: "debugfs", flags: plain, data: "mode=0700", optional: true},
+	{source: "tracefs", target: "/sys/kernel/tracing", fstype: "tracefs", flags: plain, data: "mode=0700", optional: true},
+}
+
+// mountAll makes each target below root and mounts on it, in order.
+func mountAll(root string, mounts []mount) error {
+	for _, m := range mounts {
+		target := filepath.Join(root, m.target)
+		err := os.MkdirAll(target, 0o755)
+		if err == nil {
+			err = unix.Mount(m.source, target, m.fstype, m.flags, m.data)
+		}
+		if err != nil && !m.optional {
+			return fmt.Errorf("mount %s on %s: %w", m.fstype, target, err)
+		}
+	}
+	return nil
+}
+
+// enterHostRoot replaces the initramfs by the host's root as switch_root(8) does: the rootfs cannot be pivoted, so the
+// new root is moved over it, and pivot_root works again inside.
+func enterHostRoot() error {
+	if err := mountAll("/", rootMounts[:2]); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Mkdir("/upper/u", 0o755), os.Mkdir("/upper/w", 0o755)); err != nil {
+		return err
+	}
+	if err := mountAll("/", rootMounts[2:]); err != nil {
+		return err
+	}
+	if err := mountAll("/newroot", guestMounts); err != nil {
+		return err
+	}
+	if err := os.Chdir("/newroot"); err != nil {
+		return err
+	}
+	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("move the new root: %w", err)
+	}
+	if err := unix.Chroot("."); err != nil {
+		return fmt.Errorf("chroot: %w", err)
+	}
+	return os.Chdir("/")
+}
+
+// loadModules loads what fetch-kernels.sh chose, in its order.
+func loadModules(dir string) error {
+	order, err := os.ReadFile(filepath.Join(dir, "order"))
+	if err != nil {
+		return err
+	}
+	for _, name := range strings.Fields(string(order)) {
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		err = unix.FinitModule(int(f.Fd()), "", 0)
+		f.Close()
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("load %s: %w", name, err)
+		}
+	}
+	return nil
+}
