@@ -1,0 +1,25 @@
+#!/bin/bash
+# Runs the confinement cases in DIR through testdata/cases-adapter.sh and holds the result
+# against .ci/cases-pending.txt: everything else must pass, and nothing there may.
+#   .ci/cases.sh DIR [ID|KIND]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=${1:?usage: cases.sh DIR [ID|KIND]} only=${2:-all}
+if [[ ! -x $dir/run_case.sh ]]; then
+	echo "cases.sh: no cases in $dir: nothing run"
+	exit 0
+fi
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+AGENTGUARD=$PWD/bin/agentguard "$dir/run_case.sh" --only "$only" --results "$results" -- "$PWD/testdata/cases-adapter.sh" || :
+awk -F '\t' '
+	FNR == NR { if ($0 !~ /^#/ && NF) { split($0, w, " "); pending[w[1]] = 1 } next }
+	$2 == "PASS" && !($1 in pending) { passed++ }
+	$2 == "FAIL" && !($1 in pending) { failed++; bad = bad "\n  " $1 ": " $3 }
+	$2 == "PASS" && ($1 in pending) { failed++; bad = bad "\n  " $1 ": passes now: take it off .ci/cases-pending.txt" }
+	$2 == "FAIL" && ($1 in pending) { waiting++ }
+	$2 == "SKIP" { skipped++ }
+	END {
+		printf "cases: %d as they must, %d not, %d skipped, %d not built yet%s\n", passed, failed, skipped, waiting, bad
+		exit failed > 0 || passed == 0
+	}' .ci/cases-pending.txt "$results"

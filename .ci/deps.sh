@@ -1,0 +1,51 @@
+#!/bin/bash
+# Installs the Debian packages that a task needs and this machine lacks.
+#   .ci/deps.sh TASK...     tasks: demo test check generate race bench cases
+# Nothing is touched when all is there. Without root it only says what to install. Go is
+# taken as given: Debian's own is older than go.mod asks for.
+set -euo pipefail
+
+# PROGRAM:PACKAGE, for each task. A file instead of a program begins with "/".
+needs() {
+	case $1 in
+	demo) echo git:git python3:python3 gzip:gzip ;;
+	test) echo git:git python3:python3 gzip:gzip gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ;;
+	check) echo git:git shellcheck:shellcheck ;;
+	generate) echo clang-19:clang-19 ld.lld-19:lld-19 llvm-strip-19:llvm-19 ;;
+	race) echo gcc:gcc /usr/include/stdio.h:libc6-dev ;;
+	bench) echo bwrap:bubblewrap ;;
+	cases) echo python3:python3 gcc:gcc /usr/include/stdio.h:libc6-dev git:git make:make setsid:util-linux ps:procps ;;
+	*) echo "deps.sh: no task $1" >&2; exit 2 ;;
+	esac
+}
+
+have() {
+	case $1 in
+	/*) [[ -e $1 ]] ;;
+	*) command -v "$1" >/dev/null ;;
+	esac
+}
+
+missing() {
+	local task pair
+	for task in "$@"; do
+		for pair in $(needs "$task"); do
+			have "${pair%%:*}" || echo "${pair##*:}"
+		done
+	done | sort -u
+}
+
+command -v go >/dev/null || { echo "deps.sh: no go on PATH: install Go 1.26 or newer (https://go.dev/dl)" >&2; exit 1; }
+for task in "$@"; do needs "$task" >/dev/null; done
+mapfile -t want < <(missing "$@")
+((${#want[@]})) || exit 0
+if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
+	echo "deps.sh: missing packages (Debian's names): ${want[*]}; as root: apt-get install ${want[*]}" >&2
+	exit 1
+fi
+echo "deps.sh: installing ${want[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${want[@]}" >/dev/null
+mapfile -t want < <(missing "$@")
+((${#want[@]} == 0)) || { echo "deps.sh: still missing after apt-get install: ${want[*]}" >&2; exit 1; }

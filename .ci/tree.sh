@@ -1,0 +1,19 @@
+#!/bin/bash
+# What no other tool looks at: each rule says why it is here.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bad=0
+rule() { # rule WHY FINDINGS
+	[[ -z $2 ]] && return
+	bad=1
+	printf 'tree.sh: %s:\n%s\n' "$1" "$2" >&2
+}
+# The kernel loads these programs as GPL; a file without the line would be neither.
+rule "no SPDX line with both licences" "$(git ls-files 'bpf/*.c' 'bpf/*.h' | xargs -r grep -L 'SPDX-License-Identifier: Apache-2.0 OR GPL-2.0')"
+rule "unfinished work" "$(git grep -nIE '\b(TODO|FIXME|XXX)\b|not implemented' -- '*.go' '*.c' '*.h' '*.sh' ':!.ci/tree.sh')"
+# One helper skips, so that AGENTGUARD_TEST_REQUIRE can turn every skip into a failure.
+rule "skip outside internal/testenv" "$(git grep -nE '\b[tb]\.Skip(f|Now)?\(' -- '*_test.go' ':!internal/testenv')"
+# cilium/ebpf is large and asks the kernel questions as it starts.
+rule "cilium/ebpf imported outside bpf" "$(git grep -lE '"github.com/cilium/ebpf' -- '*.go' ':!bpf')"
+rule "not executable" "$(git ls-files -s '*.sh' .ci/run | awk '$1 != 100755 { print $4 }' | xargs -r grep -l '^#!')"
+exit $bad

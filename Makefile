@@ -1,0 +1,160 @@
+# agentguard: build, check, test, install. `make help` lists the targets.
+# Tools are pinned in .ci/tools.mod, apart from the program's own dependencies; Debian
+# packages that a target needs are installed by .ci/deps.sh when it runs as root.
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+
+BIN     ?= bin
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+GO     ?= go
+TOOL   := $(GO) tool -modfile=$(CURDIR)/.ci/tools.mod
+LDFLAGS = -s -w -X main.version=$(VERSION)
+CASES  ?= ../shared/cases
+
+# The compiler of everything that is committed as machine code.
+export CLANG      ?= clang-19
+export LLD        ?= ld.lld-19
+export LLVM_STRIP ?= llvm-strip-19
+export BPF2GO_CC     = $(CLANG)
+export BPF2GO_STRIP  = $(LLVM_STRIP)
+# Static, and the same from any C library. `make race` alone needs cgo.
+export CGO_ENABLED ?= 0
+# The toolchain is the one that is installed: nothing is fetched behind a build's back.
+export GOTOOLCHAIN ?= local
+
+# Kernel state (cgroups, pins) is no part of Go's test cache, and two packages' leak checks
+# would see each other's runs: no cache, one package at a time.
+TESTFLAGS  ?=
+GOTEST      = $(GO) test -count=1 -p 1 $(TESTFLAGS)
+FUZZSECONDS ?= 3
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---- build
+
+.PHONY: build
+build: ## build bin/agentguard (static; GOARCH=arm64 for arm64)
+	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/agentguard ./cmd/agentguard
+
+.PHONY: generate
+generate: ## make BPF objects, init programs and tables again (clang-19)
+	@.ci/deps.sh generate
+	$(GO) generate ./...
+
+.PHONY: demo
+demo: ## build, install to bin/, and run testdata/project's test suite in the sandbox
+	@.ci/deps.sh demo
+	@$(MAKE) --no-print-directory build
+	$(BIN)/agentguard exec -w testdata/project --mode rw -- make test
+
+# ---- check
+
+.PHONY: check
+check: check-vet check-fmt check-staticcheck check-deadcode check-vuln check-generated check-licenses check-scripts check-tree check-portable ## every check that runs nothing of ours
+
+.PHONY: check-vet
+check-vet:
+	$(GO) vet ./...
+	GOARCH=arm64 $(GO) vet ./...
+
+.PHONY: check-fmt
+check-fmt:
+	@bad=$$($(TOOL) gofumpt -l . testdata/project) && { [ -z "$$bad" ] || { echo "not gofumpt-ed (make fmt): $$bad"; exit 1; }; }
+
+.PHONY: fmt
+fmt: ## format the Go files
+	$(TOOL) gofumpt -l -w . testdata/project
+
+.PHONY: check-staticcheck
+check-staticcheck:
+	$(TOOL) staticcheck ./...
+
+# From the commands only: what nothing but a test reaches is dead too.
+.PHONY: check-deadcode
+check-deadcode:
+	@out=$$($(TOOL) deadcode ./cmd/... ./bench/...) && { [ -z "$$out" ] || { echo "$$out"; exit 1; }; }
+
+.PHONY: check-vuln
+check-vuln:
+	db=$$(.ci/vulndb.sh) && $(TOOL) govulncheck -db "$$db" ./...
+
+.PHONY: check-generated
+check-generated:
+	.ci/generated.sh
+
+.PHONY: check-licenses
+check-licenses:
+	.ci/licenses.sh
+
+.PHONY: check-scripts
+check-scripts:
+	@.ci/deps.sh check
+	git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck -S warning
+
+.PHONY: check-tree
+check-tree:
+	.ci/tree.sh
+
+# A record is read on any machine; the program itself is for Linux.
+.PHONY: check-portable
+check-portable:
+	GOARCH=arm64 $(GO) build ./...
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./trace/... ./policy/...
+	GOOS=windows $(GO) vet ./trace/... ./policy/...
+
+# ---- test
+
+.PHONY: test
+test: ## all tests; as root, else what needs root is skipped and named
+	@.ci/deps.sh test
+	@[ $$(id -u) = 0 ] || echo 'make test: not root: tests of the sandbox itself will be skipped' >&2
+	@$(MAKE) --no-print-directory build
+	$(GOTEST) ./...
+
+.PHONY: race
+race: ## all tests under the race detector (needs gcc)
+	@.ci/deps.sh race
+	CGO_ENABLED=1 $(GO) test -race -short -count=1 -p 1 $(TESTFLAGS) ./...
+
+.PHONY: fuzz-smoke
+fuzz-smoke: ## each fuzz target for FUZZSECONDS
+	.ci/fuzz.sh $(FUZZSECONDS)
+
+.PHONY: test-vm
+test-vm: build ## a smoke test on other kernels, under qemu
+	.ci/vm/test-vm.sh
+
+.PHONY: cases
+cases: build ## the confinement cases in CASES, where they are to be had
+	@.ci/deps.sh cases
+	.ci/cases.sh $(CASES)
+
+.PHONY: bench
+bench: build ## launch time beside native and bubblewrap, interleaved
+	@.ci/deps.sh bench
+	$(GO) build -o $(BIN)/launch ./bench/launch
+	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
+
+# ---- install
+
+.PHONY: install
+install: ## install to DESTDIR/PREFIX/bin (what `make build` made: root needs no Go)
+	@[ -x $(BIN)/agentguard ] || $(MAKE) --no-print-directory build
+	install -D -m 755 $(BIN)/agentguard $(DESTDIR)$(PREFIX)/bin/agentguard
+
+.PHONY: uninstall
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard
+
+.PHONY: dist
+dist: ## tarballs for amd64 and arm64, and their checksums, in dist/
+	.ci/dist.sh $(VERSION)
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin dist .cache testdata/project/build

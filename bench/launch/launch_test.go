@@ -1,0 +1,77 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQuantile(t *testing.T) {
+	times := []time.Duration{5, 1, 4, 2, 3}
+	for q, want := range map[float64]time.Duration{0: 1, 0.25: 2, 0.5: 3, 1: 5} {
+		if got := quantile(times, q); got != want {
+			t.Errorf("quantile(%v) = %d, want %d", q, got, want)
+		}
+	}
+	if times[0] != 5 {
+		t.Error("quantile sorted its argument")
+	}
+}
+
+func TestMeasureInterleaves(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	script := func(word string) []string { return []string{"/bin/sh", "-c", "printf " + word + " >>" + log} }
+	rows := []*row{{name: "a", argv: script("a")}, {name: "b", argv: script("b")}}
+	if err := measure(rows, 2); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(log)
+	if err != nil || string(got) != "abbaab" {
+		t.Errorf("ran in the order %q, %v; want one warm-up round, then rounds that begin with another row each", got, err)
+	}
+	if len(rows[0].times) != 2 || len(rows[1].times) != 2 {
+		t.Errorf("%d and %d times, want 2 each", len(rows[0].times), len(rows[1].times))
+	}
+}
+
+func TestOnceReportsFailure(t *testing.T) {
+	if _, err := once([]string{"/bin/sh", "-c", "exit 3"}); err == nil || !strings.Contains(err.Error(), "0x300") {
+		t.Errorf("exit status 3 gave %v", err)
+	}
+	if _, err := once([]string{"/nonexistent"}); err == nil {
+		t.Error("a missing program gave no error")
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out strings.Builder
+	rows := []*row{
+		{name: "native", times: []time.Duration{time.Millisecond}},
+		{name: "other", times: []time.Duration{3 * time.Millisecond}},
+	}
+	if err := table(&out, rows); err != nil {
+		t.Fatal(err)
+	}
+	last := strings.Fields(strings.Split(out.String(), "\n")[2])
+	if want := "other 3.00 3.00 3.00 3.00 1.00"; strings.Join(last, " ") != want {
+		t.Errorf("last line %q, want %q", last, want)
+	}
+}
+
+func TestReadTiming(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "result.json")
+	for text, good := range map[string]bool{
+		`{"timing":[{"stage":"policy","us":12}],"exit":0}`: true,
+		`{"exit":0}`: false,
+		`junk`:       false,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readTiming(name); (err == nil) != good {
+			t.Errorf("readTiming of %s: %v", text, err)
+		}
+	}
+}

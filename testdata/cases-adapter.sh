@@ -1,0 +1,46 @@
+#!/bin/bash
+# Adapter for a runner of confinement cases: turns its neutral policy words into agentguard's
+# flags and becomes `agentguard exec`, with the case as the command. It reads
+#   AG_POLICY  words joined by "; ", AG_WS workspace, AG_RO readable tree, AG_TRACE where the
+#   record goes; AGENTGUARD the binary (default: bin/agentguard of this tree).
+# No gap is accepted here: a word that cannot be enforced makes the run fail, as it should.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+bin=${AGENTGUARD:-$here/../bin/agentguard}
+mode=rw
+path=/usr/local/bin:/usr/bin:/bin
+home=()
+flags=()
+
+IFS=';' read -ra words <<<"$AG_POLICY"
+for word in "${words[@]}"; do
+	word=${word# }
+	value=${word#*=}
+	case $word in
+	base | env=empty | fds=0,1,2 | tmp=private | listen=none | hide=ungranted | net=none | net=allow) ;; # what a run is anyway
+	trace=on | tty=yes | stdout=safe-for-terminal | protect=* | exec=system-only | families=*) ;;      # likewise
+	home=WS | "home=$AG_WS") home=(--env "HOME=$AG_WS") ;;
+	ro=/usr/local/go) flags+=(--ro "$value") path=/usr/local/go/bin:$path ;;
+	ro=*) flags+=(--ro "$value") ;;
+	allow=udp:*) flags+=(--allow "udp://${value#udp:}") ;;
+	allow=*) flags+=(--allow "$value") ;;
+	resolve=*) flags+=(--resolve "${value/>/=}") ;;
+	mem=*) flags+=(--memory "$value") ;;
+	cpu=*) flags+=(--cpu "$value") ;;
+	wall=*) flags+=(--wall "$value") ;;
+	procs=*) flags+=(--pids "$value") ;;
+	fsize=*) flags+=(--file-size "$value") ;;
+	disk=*) flags+=(--output "$value") ;;
+	files=*) flags+=(--files "$value") ;;
+	out=*) flags+=(--stdout "$value") ;;
+	overlay=*) mode=cow ;;
+	commit=no) flags+=(--commit never) ;;
+	commit=yes) flags+=(--commit success) ;;
+	collect=*) ;; # the runner reads it afterwards
+	*) echo "cases-adapter.sh: no such policy word: $word" >&2; exit 125 ;;
+	esac
+done
+
+# LANG and TERM are for the command; everything else of this environment stays here.
+exec "$bin" exec -q --state "$AG_TRACE" -w "$AG_WS" --mode "$mode" --ro "$AG_RO" \
+	--env "PATH=$path" --env LANG=C.UTF-8 --env "TERM=${TERM:-dumb}" "${home[@]}" "${flags[@]}" -- "$@"
