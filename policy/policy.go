@@ -126,11 +126,12 @@ type Policy struct {
 	MaxStdout Limit // bytes of stdout plus stderr; when not a default, the caller's copy is cut too
 	Terminal  Text  // "sanitize" or "raw"
 
-	TraceFiles    Text // "all" or "changes"
-	TraceSyscalls bool
-	OnLoss        Text  // "record", "throttle" or "kill"
-	MaxTraceBytes Limit // bytes
-	Audit         Text  // "auto" or "off"
+	TraceFiles          Text // "all" or "changes"
+	TraceSyscalls       bool
+	TraceSyscallsSource Source
+	OnLoss              Text  // "record", "throttle" or "kill"
+	MaxTraceBytes       Limit // bytes
+	Audit               Text  // "auto" or "off"
 
 	AllowGaps []Text
 	Unsafe    []Text

@@ -1,0 +1,117 @@
+package policy
+
+// CeilingFile is where the ceiling of the host is.
+const CeilingFile = "/etc/agentguard/ceiling.yaml"
+
+// Ceiling bounds what any policy may grant. It has the keys of a policy under
+// "ceiling:"; a key that is left out is not bounded. A limit is the largest
+// value, a word the least strict one, a list everything that may be in the
+// policy's list.
+type Ceiling struct {
+	most Policy
+	keys map[string]Source // the keys that are present
+}
+
+// ReadCeiling reads the ceiling at path. A missing file is an error that wraps
+// fs.ErrNotExist: the caller decides what that means.
+func ReadCeiling(path string) (*Ceiling, error) {
+	src, err := readBounded(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseCeiling(path, src)
+}
+
+func parseCeiling(name string, src []byte) (*Ceiling, error) {
+	f, errs := parse(name, "ceiling", src)
+	c := &Ceiling{keys: f.keys}
+	errs = append(errs, f.applyTo(&c.most)...)
+	for _, key := range []string{"env.set", "network.resolve", "filesystem.protect"} {
+		if src, ok := f.keys[key]; ok {
+			errs = append(errs, wrong("remove it", "%s grants nothing that a ceiling could bound", key).at(src, key))
+		}
+	}
+	for _, m := range c.most.grantedMounts() {
+		if m.At != m.Path {
+			errs = append(errs, wrong("write the PATH alone", "%s: a ceiling bounds paths of the host, not their places", m.clause).at(m.Source, m.clause))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errs.sorted()
+	}
+	return c, nil
+}
+
+// Bound holds the policy to the ceiling. Defaults above it are lowered to it
+// and take the ceiling's line as their Source; what a file or a flag asked for
+// beyond it is an error that names the clause, the line of the ceiling and what
+// it allows. Paths are compared as text: the caller, who opens them, must also
+// hold the real path of each grant to the ceiling. A nil ceiling bounds nothing.
+func (p *Policy) Bound(c *Ceiling) error {
+	if c == nil {
+		return nil
+	}
+	var errs Errors
+	for _, k := range schema() {
+		src, ok := c.keys[k.name]
+		if !ok {
+			continue
+		}
+		for _, e := range k.field.bound(p, &c.most, src) {
+			e.Clause, e.Message = k.name, k.name+": "+e.Message
+			errs = append(errs, e)
+		}
+	}
+	return append(errs, p.boundWorkspace(c)...).err()
+}
+
+// boundWorkspace holds the workspace, after its mode is bounded, to the paths
+// that the ceiling allows for that mode.
+func (p *Policy) boundWorkspace(c *Ceiling) Errors {
+	w := p.Workspace
+	if w.Path == "" {
+		return nil
+	}
+	key, allowed := c.workspaceRoots(w.Mode)
+	src, ok := c.keys["filesystem.workspace.path"]
+	if !ok {
+		src, ok = c.keys[key]
+	}
+	if !ok {
+		return nil
+	}
+	names := make([]string, 0, len(allowed))
+	for _, root := range allowed {
+		if below(w.Path, root) {
+			return nil
+		}
+		names = append(names, root)
+	}
+	allows := "no workspace in mode " + w.Mode
+	if len(names) > 0 {
+		allows = "what is below " + bounded(names)
+	}
+	return Errors{wrong(src.String()+" allows "+allows, "filesystem.workspace.path: %s (mode %s) is above the ceiling", quote(w.Path), w.Mode).
+		at(w.Source, "filesystem.workspace.path")}
+}
+
+// workspaceRoots returns the list that bounds a workspace of the mode, beside
+// workspace.path, and every directory below which it may lie: what may be
+// written may be staged, and what may be staged may be read.
+func (c *Ceiling) workspaceRoots(mode string) (key string, roots []string) {
+	mounts := c.most.Writable
+	key = "filesystem.writable_mounts"
+	if mode != "rw" {
+		key, mounts = "filesystem.cow_mounts", concat(c.most.Cow, c.most.Writable)
+	}
+	if mode == "ro" {
+		key, mounts = "filesystem.read_only_mounts", concat(c.most.ReadOnly, mounts)
+	}
+	if c.most.Workspace.Path != "" {
+		roots = append(roots, c.most.Workspace.Path)
+	}
+	for _, m := range mounts {
+		roots = append(roots, m.Path)
+	}
+	return key, roots
+}

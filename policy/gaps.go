@@ -1,0 +1,143 @@
+package policy
+
+import "strings"
+
+// Gap is a clause that this version cannot enforce at all. A run with a gap is
+// refused unless allow_gaps has its Clause, and then the clause is not granted
+// in any other way: the record says that it was left out.
+type Gap struct {
+	Clause  string // stable dotted key
+	Source  Source
+	Missing string // one sentence: what is not there
+	Remedy  string // the flag or key to change
+	Final   bool   // allow_gaps cannot accept it
+}
+
+const gapHostNetwork = "unsafe.host-network"
+
+// Gaps lists the clauses that a file or a flag asked for and this version does
+// not build. Defaults never make a gap.
+func (p *Policy) Gaps() []Gap {
+	var g gaps
+	g.runtime(p)
+	g.filesystem(p)
+	g.bounds(p)
+	g.network(p)
+	g.record(p)
+	return g
+}
+
+// AcceptsGap reports whether allow_gaps has the clause.
+func (p *Policy) AcceptsGap(clause string) bool {
+	return clause != gapHostNetwork && hasText(p.AllowGaps, clause)
+}
+
+type gaps []Gap
+
+func (g *gaps) add(clause string, src Source, missing, remedy string) {
+	*g = append(*g, Gap{Clause: clause, Source: src, Missing: missing, Remedy: remedy})
+}
+
+func (g *gaps) runtime(p *Policy) {
+	if p.Runtime.Value == "microvm" {
+		g.add("runtime", p.Runtime.Source, "the microvm runtime is not built yet: a run shares the kernel of the host", "write runtime: process")
+	}
+	if len(p.Secrets) > 0 {
+		g.add("secrets", p.Secrets[0].Source, "dispatch actions are not built yet: no secret can be used on the command's behalf", "write secrets: none")
+	}
+	for _, u := range p.Unsafe {
+		if u.Value == unsafeHostNetwork {
+			*g = append(*g, Gap{
+				Clause: gapHostNetwork, Source: u.Source, Final: true,
+				Missing: "a run always has a network namespace of its own: there is no way to share the host's",
+				Remedy:  "remove host-network from unsafe",
+			})
+		}
+	}
+}
+
+func (g *gaps) filesystem(p *Policy) {
+	if p.Workspace.Mode == "cow" && p.Workspace.Path != "" {
+		g.add("filesystem.workspace.mode", p.Workspace.ModeSource, "copy-on-write is not built yet: changes cannot be staged", "--mode ro, or --mode rw to write in place")
+	}
+	if len(p.Cow) > 0 {
+		g.add("filesystem.cow_mounts", p.Cow[0].Source, "copy-on-write is not built yet: changes to a mount cannot be staged", "use read_only_mounts (--ro) or writable_mounts (--rw)")
+	}
+	if !p.Toolchains.Source.IsDefault() && p.Toolchains.Value == "auto" {
+		g.add("filesystem.toolchains", p.Toolchains.Source, "finding toolchains outside the system directories is not built yet", "remove toolchains, and name their directories with --ro")
+	}
+	if p.Persistence.Value == "keep" {
+		g.add("filesystem.persistence", p.Persistence.Source, "keeping a run's private files for the next run is not built yet", "write persistence: ephemeral")
+	}
+	if p.Commit.Value == "ask" || p.Commit.Value == "success" {
+		g.add("filesystem.commit", p.Commit.Source, "there are no staged changes to commit until copy-on-write is built", "--commit never")
+	}
+	if len(p.Protect) > 0 {
+		g.add("filesystem.protect", p.Protect[0].Source, "paths inside a writable workspace cannot be protected yet", "remove protect, or use --mode ro")
+	}
+}
+
+// bounds reports the limits on what is written where a real directory is
+// writable: only the tmpfs of a run has a size.
+func (g *gaps) bounds(p *Policy) {
+	where := p.reallyWritable()
+	if where == "" {
+		return
+	}
+	for _, b := range []struct {
+		clause, flag, what string
+		limit              Limit
+	}{
+		{"filesystem.max_output_bytes", "--output", "total size of what is written", p.MaxOutputBytes},
+		{"filesystem.max_files", "--files", "number of files", p.MaxFiles},
+	} {
+		if asked(b.limit) {
+			g.add(b.clause, b.limit.Source, "the "+b.what+" cannot be limited below "+quote(where)+", a real directory: only the private tmpfs is bounded",
+				"write "+strings.TrimPrefix(b.clause, "filesystem.")+": none ("+b.flag+" none), make the directory read-only, or accept it: --allow-gap "+b.clause)
+		}
+	}
+}
+
+// reallyWritable returns a host directory that the command may write, or "".
+func (p *Policy) reallyWritable() string {
+	if len(p.Writable) > 0 {
+		return p.Writable[0].Path
+	}
+	if p.Workspace.Mode == "rw" {
+		return p.Workspace.Path
+	}
+	return ""
+}
+
+// asked reports a limit that a file or a flag set to a number.
+func asked(l Limit) bool { return !l.Unlimited && !l.Source.IsDefault() }
+
+func (g *gaps) network(p *Policy) {
+	if p.Egress.Value == "allowlist" && len(p.Allow) > 0 {
+		g.add("network.allowlist", p.Allow[0].Source, "destinations cannot be allowed yet: a run has no network but its own loopback", "write egress: deny and drop --allow")
+	}
+	if len(p.AllowPrivate) > 0 {
+		g.add("network.allow_private", p.AllowPrivate[0].Source, "destinations cannot be allowed yet, private ones neither", "remove allow_private")
+	}
+	if len(p.Resolve) > 0 {
+		g.add("network.resolve", p.Resolve[0].Source, "names cannot be resolved inside a run yet", "remove resolve (--resolve)")
+	}
+	if len(p.Unix) > 0 {
+		g.add("network.unix", p.Unix[0].Source, "sockets of the host cannot be granted yet", "remove unix (--unix)")
+	}
+	if len(p.Publish) > 0 {
+		g.add("network.publish", p.Publish[0].Source, "ports of a run cannot be published on the host yet", "remove publish (--publish)")
+	}
+	if asked(p.MaxConnections) {
+		g.add("network.max_connections", p.MaxConnections.Source, "connections are not counted against a limit yet", "remove max_connections")
+	}
+	if asked(p.MaxEgressBytes) {
+		g.add("network.max_egress_bytes", p.MaxEgressBytes.Source, "bytes sent are not counted against a limit yet", "remove max_egress_bytes")
+	}
+}
+
+func (g *gaps) record(p *Policy) {
+	if p.OnLoss.Value == "throttle" || p.OnLoss.Value == "kill" {
+		g.add("trace.on_loss", p.OnLoss.Source, "a run cannot be throttled or ended when records are lost yet: losses are counted", "--on-loss record")
+	}
+}
