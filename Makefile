@@ -15,11 +15,8 @@ LDFLAGS = -s -w -X main.version=$(VERSION)
 CASES  ?= ../shared/cases
 
 # The compiler of everything that is committed as machine code.
-export CLANG      ?= clang-19
-export LLD        ?= ld.lld-19
-export LLVM_STRIP ?= llvm-strip-19
-export BPF2GO_CC     = $(CLANG)
-export BPF2GO_STRIP  = $(LLVM_STRIP)
+export CLANG ?= clang-19
+export LLD   ?= ld.lld-19
 # Static, and the same from any C library. `make race` alone needs cgo.
 export CGO_ENABLED ?= 0
 # The toolchain is the one that is installed: nothing is fetched behind a build's back.
@@ -44,6 +41,7 @@ build: ## build bin/agentguard (static; GOARCH=arm64 for arm64)
 .PHONY: generate
 generate: ## make BPF objects, init programs and tables again (clang-19)
 	@.ci/deps.sh generate
+	supervisor/init/c/build.sh
 	$(GO) generate ./...
 
 .PHONY: demo
