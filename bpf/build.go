@@ -1,0 +1,128 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// build loads everything, attaches the cgroup programs to the parent and pins
+// all of it in dir.
+func build(dir string, cfg Config, parent uint64) error {
+	egress, err := load(loadEgress, cfg, parent, nil)
+	if err != nil {
+		return err
+	}
+	defer egress.Close()
+	shared := map[string]*ebpf.Map{
+		"runs": egress.Maps["runs"], "rings": egress.Maps["rings"], "counts": egress.Maps["counts"],
+	}
+	for name, m := range shared {
+		if err := m.Pin(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	sensor, err := load(loadSensor, cfg, parent, shared)
+	if err != nil {
+		return err
+	}
+	defer sensor.Close()
+	programs := egress.Programs
+	// Absent before Linux 6.7; recorded in meta, so that Support and the plan can say so.
+	if unixsock, err := load(loadUnixsock, cfg, parent, shared); err == nil {
+		defer unixsock.Close()
+		for name, prog := range unixsock.Programs {
+			programs[name] = prog
+		}
+	}
+	return pinAll(dir, cfg, parent, programs, sensor.Programs)
+}
+
+func load(spec func() (*ebpf.CollectionSpec, error), cfg Config, parent uint64, shared map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	s, err := spec()
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]any{
+		"level": uint32(cfg.Level), "parent_id": parent, "calls": callTable(),
+	} {
+		if v := s.Variables[name]; v != nil {
+			if err := v.Set(value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: shared})
+}
+
+func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*ebpf.Program) error {
+	var meta [metaEntries]metaEntry
+	for i, name := range cgroupNames {
+		meta[i].Parent = parent
+		prog := cgroup[name]
+		if prog == nil && i >= optionalFrom {
+			continue
+		}
+		if err := note(&meta[i], prog); err != nil {
+			return err
+		}
+		if err := attachCgroup(filepath.Join(dir, "l_"+name), cfg.Parent, attachTypes[i], prog); err != nil {
+			return fmt.Errorf("attach %s to %s: %w", name, cfg.Parent, err)
+		}
+	}
+	for i, name := range tracingNames {
+		if err := note(&meta[len(cgroupNames)+i], tracing[name]); err != nil {
+			return err
+		}
+		if err := tracing[name].Pin(filepath.Join(dir, "p_"+name)); err != nil {
+			return err
+		}
+	}
+	return pinMeta(filepath.Join(dir, "meta"), meta)
+}
+
+// attachTypes are the hooks of cgroupNames.
+var attachTypes = [len(cgroupNames)]ebpf.AttachType{
+	ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect,
+	ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg,
+	ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind,
+	ebpf.AttachCGroupInetSockCreate, ebpf.AttachCGroupInetEgress, ebpf.AttachCGroupInetIngress,
+	ebpf.AttachCgroupUnixConnect, ebpf.AttachCgroupUnixSendmsg,
+}
+
+func attachCgroup(pin, cgroup string, attach ebpf.AttachType, prog *ebpf.Program) error {
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: attach, Program: prog})
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Pin(pin), l.Close())
+}
+
+func note(entry *metaEntry, prog *ebpf.Program) error {
+	info, err := infoOf(prog.FD())
+	if err != nil {
+		return err
+	}
+	entry.Prog, entry.Tag = info.ID, info.Tag
+	return nil
+}
+
+func pinMeta(path string, meta [metaEntries]metaEntry) error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "meta", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(meta) * 24), MaxEntries: 1,
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := m.Put(uint32(0), &meta); err != nil {
+		return err
+	}
+	if err := m.Freeze(); err != nil {
+		return err
+	}
+	return m.Pin(path)
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The contract with user space: map values and ring records. bpf/decode.go
+ * reads these layouts by offset, so every change here is a change there (the
+ * sizes are asserted in both). All integers are in host order.
+ */
+#ifndef AGENTGUARD_ABI_H
+#define AGENTGUARD_ABI_H
+
+#include "kernel.h"
+
+#define CALLS 512      /* syscall numbers counted one by one; the last also takes what is above */
+#define PATH_CAP 4097  /* PATH_MAX and one byte more, to tell a full path from a cut one */
+#define ADDR_CAP 128   /* sizeof(struct sockaddr_storage) */
+#define ARGS_CHUNK 8192
+#define ARGS_CHUNKS 16 /* argv is recorded up to 128 KiB */
+
+enum event_type {
+	EV_EXEC = 1,
+	EV_EXEC_ARGS,
+	EV_EXEC_FAIL,
+	EV_FORK,
+	EV_EXIT,
+	EV_DENY,
+	EV_LISTEN,
+	EV_SOCKET,
+	EV_UNIX,
+};
+
+/* Bulk events leave the top of the ring to control events (struct run.ceiling). */
+enum event_class {
+	CLASS_BULK = 0,
+	CLASS_CONTROL = 1,
+	CLASSES = 2,
+};
+
+enum phase {
+	PHASE_ENVELOPE = 0,
+	PHASE_COMMAND = 1,
+};
+
+enum event_flags {
+	F_UNREADABLE = 1, /* an argument could not be read from user memory */
+	F_TRUNCATED = 2,  /* a string was longer than what is recorded */
+	F_COMPAT = 4,     /* 32-bit system call */
+	F_THREAD = 8,     /* fork: a thread of the same process */
+};
+
+enum hook {
+	HOOK_CONNECT = 1,
+	HOOK_SENDMSG,
+	HOOK_BIND,
+	HOOK_SOCKET,
+	HOOK_EGRESS,
+};
+
+enum run_flags {
+	RUN_DENY_LISTEN = 1,
+};
+
+/* One live run, keyed by the id of its leaf cgroup. */
+struct run {
+	u32 slot;      /* index into rings and counters */
+	u32 flags;     /* enum run_flags */
+	u32 watermark; /* unread bytes above which the reader is woken */
+	u32 ceiling;   /* unread bytes above which only control events are taken */
+	u32 init_tgid; /* set by the programs: pid 1 of the sandbox; 0 before it is seen */
+	u32 started;   /* set by the programs: the command has been executed */
+};
+
+struct call_count {
+	u64 calls, errors, bytes;
+};
+
+struct class_count {
+	u64 sent, dropped, dropped_bytes;
+};
+
+/* One per run and CPU. Updated atomically: programs nest, and newer kernels preempt them. */
+struct counters {
+	u64 seq;
+	struct class_count class[CLASSES];
+	u64 tx_packets, tx_bytes, rx_packets, rx_bytes, tx_refused;
+	u64 thread_exits;
+	struct call_count call[CALLS];
+};
+
+/* How a syscall number is treated; filled by the loader, which knows the names. */
+struct call_info {
+	u8 path;  /* 1 + index of the argument that is a path; 0 none */
+	u8 path2; /* the second path of rename, link and the like */
+	u8 addr;  /* 1 + index of the sockaddr (or msghdr) argument */
+	u8 flags; /* enum call_flags */
+};
+
+enum call_flags {
+	CALL_BYTES = 1,   /* the result counts bytes */
+	CALL_EXEC = 2,    /* every failure is an exec_fail event */
+	CALL_QUIET = 4,   /* ENOSYS is ordinary feature probing: counted only */
+	CALL_MSGHDR = 8,  /* addr is a struct msghdr */
+	CALL_LISTEN = 16, /* success is a listen event */
+};
+
+struct header {
+	u8 type, class, phase, flags;
+	u16 cpu, pad;
+	u64 run;   /* leaf cgroup id */
+	u64 seq;   /* per run and CPU, without gaps: a missing number is a lost event */
+	u64 time;  /* CLOCK_BOOTTIME ns */
+	u64 start; /* CLOCK_BOOTTIME ns at which the thread group leader began */
+	u32 tgid, tid;
+	s64 ret;
+	s32 nr;    /* -1 where no system call is meant */
+	u32 uid;
+};
+
+struct ev_exec {
+	struct header h;
+	u64 inode;
+	u32 dev;     /* kernel encoding: major << 20 | minor */
+	u32 gid;
+	u32 ppid;
+	u32 ns_pid;
+	u32 argc;
+	u32 args_len; /* whole length of the argument area */
+	u16 file_len;
+	u16 chunk_len;
+	u32 pad;
+	char data[4096 + ARGS_CHUNK]; /* file name, then the first chunk of arguments */
+};
+
+struct ev_args {
+	struct header h;
+	u32 offset;
+	u32 len;
+	char data[ARGS_CHUNK];
+};
+
+struct ev_fork {
+	struct header h;
+	u64 child_start;
+	u32 child_tgid, child_tid;
+	u32 child_ns_pid;
+	u32 pad;
+};
+
+struct ev_exit {
+	struct header h;
+	u64 utime, stime; /* ns, by tick */
+	u64 runtime;      /* ns on a CPU, by the scheduler */
+	u64 maxrss;       /* pages */
+	u32 status;       /* as wait(2) gives it */
+	u32 pad;
+};
+
+struct ev_call {
+	struct header h;
+	u64 args[6];
+	u16 path_len, path2_len, addr_len, pad;
+	char data[2 * PATH_CAP + ADDR_CAP + 6];
+};
+
+struct ev_sock {
+	struct header h;
+	u8 hook, allowed;
+	u16 family, type, protocol;
+	u16 port;
+	u16 pad[3];
+	u8 addr[16]; /* network order; the first four for IPv4 */
+};
+
+struct ev_unix {
+	struct header h;
+	u8 hook, allowed;
+	u16 len;        /* of the address text that follows */
+	u32 pad;
+	char data[112];
+};
+
+_Static_assert(sizeof(struct header) == 64, "header");
+_Static_assert(sizeof(struct ev_fork) == 88, "fork");
+_Static_assert(sizeof(struct ev_exit) == 104, "exit");
+_Static_assert(sizeof(struct ev_sock) == 96, "sock");
+
+#endif

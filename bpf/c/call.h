@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * System calls, at their exit: counted, and the refused ones recorded.
+ *
+ * At exit the arguments are still in the registers, but what they point to is
+ * user memory that another thread may have changed since: such fields are the
+ * caller's word, not the kernel's.
+ */
+#ifndef AGENTGUARD_CALL_H
+#define AGENTGUARD_CALL_H
+
+#include "net.h"
+
+#define EPERM 1
+#define EACCES 13
+#define EROFS 30
+#define ENOSYS 38
+#define MAX_ERRNO 4095
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+
+const volatile struct call_info calls[CALLS];
+
+struct {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct ev_call);
+} call_scratch SEC(".maps");
+
+#if defined(__TARGET_ARCH_x86)
+#define TS_COMPAT 2
+
+INLINE s32 call_number(struct pt_regs *regs)
+{
+	return regs->orig_ax;
+}
+
+INLINE void call_args(struct pt_regs *regs, u64 *args)
+{
+	args[0] = regs->di;
+	args[1] = regs->si;
+	args[2] = regs->dx;
+	args[3] = regs->r10;
+	args[4] = regs->r8;
+	args[5] = regs->r9;
+}
+
+INLINE bool8 is_compat(void)
+{
+	struct task_struct *task = (void *)current_task();
+
+	return READ(task, thread_info.status) & TS_COMPAT;
+}
+#else
+#define TIF_32BIT 22
+
+INLINE s32 call_number(struct pt_regs *regs)
+{
+	return regs->syscallno;
+}
+
+INLINE void call_args(struct pt_regs *regs, u64 *args)
+{
+	args[0] = regs->orig_x0;
+	args[1] = regs->regs[1];
+	args[2] = regs->regs[2];
+	args[3] = regs->regs[3];
+	args[4] = regs->regs[4];
+	args[5] = regs->regs[5];
+}
+
+INLINE bool8 is_compat(void)
+{
+	struct task_struct *task = (void *)current_task();
+
+	return (READ(task, thread_info.flags) >> TIF_32BIT) & 1;
+}
+#endif
+
+INLINE bool8 is_denial(s64 ret, u8 flags)
+{
+	if (ret == -ENOSYS)
+		return !(flags & CALL_QUIET);
+	return ret == -EPERM || ret == -EACCES || ret == -EROFS;
+}
+
+INLINE void count_call(struct counters *counts, u32 index, s64 ret, u8 flags)
+{
+	struct call_count *c = &counts->call[index & (CALLS - 1)];
+
+	add(&c->calls, 1);
+	if (ret < 0 && ret >= -MAX_ERRNO)
+		add(&c->errors, 1);
+	else if ((flags & CALL_BYTES) && ret > 0)
+		add(&c->bytes, ret);
+}
+
+/* arg takes the argument of the 1-based number that the call table gives. */
+INLINE u64 arg(const struct ev_call *ev, u8 number)
+{
+	u32 i = number - 1;
+
+	return i < 6 ? ev->args[i] : 0;
+}
+
+/* read_path appends the string at user address p at off and returns its length with the zero byte. */
+INLINE u32 read_path(struct ev_call *ev, u32 off, u64 p)
+{
+	long n = read_user_str(ev->data + at_most(off, PATH_CAP), PATH_CAP, (void *)p);
+
+	if (n <= 0) {
+		ev->h.flags |= F_UNREADABLE;
+		return 0;
+	}
+	if (n == PATH_CAP)
+		ev->h.flags |= F_TRUNCATED;
+	return at_most(n, PATH_CAP);
+}
+
+/* read_address appends the sockaddr of connect, bind, sendto or of a msghdr. */
+INLINE u32 read_address(struct ev_call *ev, u32 off, const struct call_info *info)
+{
+	struct {
+		u64 name;
+		u32 len;
+	} msg = {arg(ev, info->addr), (u32)arg(ev, info->addr + 1)};
+	u32 len;
+
+	if ((info->flags & CALL_MSGHDR) && read_user(&msg, 12, (void *)msg.name)) {
+		ev->h.flags |= F_UNREADABLE;
+		return 0;
+	}
+	if (!msg.name)
+		return 0;
+	len = at_most(msg.len, ADDR_CAP);
+	if (read_user(ev->data + at_most(off, 2 * PATH_CAP), len, (void *)msg.name)) {
+		ev->h.flags |= F_UNREADABLE;
+		return 0;
+	}
+	return len;
+}
+
+/* report_call writes the record of a refused call, or of an execve that failed. */
+INLINE void report_call(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 type)
+{
+	const struct call_info *info = (const struct call_info *)&calls[nr & (CALLS - 1)];
+	u32 zero = 0, len = 0;
+	struct ev_call *ev = map_lookup(&call_scratch, &zero);
+
+	if (!ev)
+		return;
+	fill_current(&ev->h, m, type, CLASS_BULK);
+	ev->h.nr = nr;
+	ev->h.ret = ret;
+	call_args(regs, ev->args);
+	ev->path_len = ev->path2_len = ev->addr_len = ev->pad = 0;
+	if (is_compat() || (u32)nr >= CALLS) {
+		ev->h.flags |= F_COMPAT; /* the table is not for these numbers */
+	} else {
+		if (info->path)
+			len += ev->path_len = read_path(ev, len, arg(ev, info->path));
+		if (info->path2)
+			len += ev->path2_len = read_path(ev, len, arg(ev, info->path2));
+		if (info->addr)
+			len += ev->addr_len = read_address(ev, len, info);
+	}
+	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len, sizeof(ev->data)));
+}
+
+/*
+ * report_listen records where a socket listens: no cgroup hook sees listen,
+ * nor the port that it binds by itself. The descriptor is looked up again, so
+ * another thread may have replaced it (fd-exit).
+ */
+INLINE void report_listen(const struct member *m, struct pt_regs *regs, s32 nr)
+{
+	struct task_struct *task = (void *)current_task();
+	struct files_struct *files = READ(task, files);
+	struct fdtable *table = READ(files, fdt);
+	struct ev_sock ev = {};
+	struct file *file = NULL;
+	struct inode *inode;
+	struct socket *socket;
+	struct sock *sk;
+	u64 args[6];
+
+	call_args(regs, args);
+	if ((u32)args[0] >= READ(table, max_fds))
+		return;
+	read_kernel(&file, sizeof(file), READ(table, fd) + (u32)args[0]);
+	inode = READ(file, f_inode);
+	if ((READ(inode, i_mode) & S_IFMT) != S_IFSOCK)
+		return;
+	socket = READ(file, private_data);
+	sk = READ(socket, sk);
+	fill_current(&ev.h, m, EV_LISTEN, CLASS_BULK);
+	ev.h.nr = nr;
+	ev.allowed = 1;
+	ev.family = READ(sk, __sk_common.skc_family);
+	ev.type = READ(sk, sk_type);
+	ev.protocol = READ(sk, sk_protocol);
+	if (ev.family == AF_INET || ev.family == AF_INET6)
+		ev.port = READ(sk, __sk_common.skc_num);
+	if (ev.family == AF_INET)
+		*(u32 *)ev.addr = READ(sk, __sk_common.skc_rcv_saddr);
+	else if (ev.family == AF_INET6)
+		*(struct in6_addr *)ev.addr = READ(sk, __sk_common.skc_v6_rcv_saddr);
+	emit(m, &ev.h, sizeof(ev));
+}
+
+INLINE void on_call(const struct member *m, struct pt_regs *regs, s64 ret)
+{
+	s32 nr = call_number(regs);
+	u32 index = (u32)nr < CALLS - 1 && !is_compat() ? nr : CALLS - 1;
+	u8 flags = calls[index & (CALLS - 1)].flags;
+
+	if (in_command(m->run, current_pid_tgid() >> 32))
+		count_call(m->counts, index, ret, flags);
+	if (ret >= 0) {
+		if (ret == 0 && (flags & CALL_LISTEN))
+			report_listen(m, regs, nr);
+		return;
+	}
+	if (flags & CALL_EXEC)
+		report_call(m, regs, ret, nr, EV_EXEC_FAIL);
+	else if (is_denial(ret, flags))
+		report_call(m, regs, ret, nr, EV_DENY);
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What the programs need of the kernel and nothing else, so that the objects
+ * do not depend on the build host's headers.
+ *
+ * Three kinds of declarations:
+ *   - the stable user API of BPF (contexts, helper numbers, map types): the
+ *     numbers are those of include/uapi/linux/bpf.h;
+ *   - kernel structures, cut to the fields that are read. They carry
+ *     preserve_access_index: the loader relocates each access against the
+ *     running kernel's BTF (CO-RE), so offsets here mean nothing;
+ *   - pt_regs, which differs by architecture.
+ */
+#ifndef AGENTGUARD_KERNEL_H
+#define AGENTGUARD_KERNEL_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed char s8;
+typedef short s16;
+typedef int s32;
+typedef long long s64;
+typedef u8 bool8;
+
+#define NULL ((void *)0)
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+#define KERNEL_TYPE __attribute__((preserve_access_index))
+
+/* Map definitions in the BTF style of libbpf. */
+#define MAP_UINT(name, val) int(*name)[val]
+#define MAP_TYPE(name, val) typeof(val) *name
+
+enum {
+	MAP_HASH = 1,
+	MAP_PERCPU_ARRAY = 6,
+	MAP_LRU_HASH = 9,
+	MAP_ARRAY_OF_MAPS = 12,
+	MAP_RINGBUF = 27,
+};
+
+enum {
+	MAP_ANY = 0,
+	MAP_NOEXIST = 1,
+	RING_NO_WAKEUP = 1,
+	RING_FORCE_WAKEUP = 2,
+	RING_AVAIL_DATA = 0,
+};
+
+/* Helpers, by number (uapi/linux/bpf.h, __BPF_FUNC_MAPPER). All are in 6.1. */
+static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
+static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u32 (*const smp_processor_id)(void) = (void *)8;
+static u64 (*const current_pid_tgid)(void) = (void *)14;
+static u64 (*const current_uid_gid)(void) = (void *)15;
+static long (*const skb_load_bytes)(const void *skb, u32 off, void *to, u32 len) = (void *)26;
+static u64 (*const current_task)(void) = (void *)35;
+static u64 (*const skb_ancestor_cgroup_id)(void *skb, int level) = (void *)83;
+static long (*const read_user)(void *dst, u32 size, const void *src) = (void *)112;
+static long (*const read_kernel)(void *dst, u32 size, const void *src) = (void *)113;
+static long (*const read_user_str)(void *dst, u32 size, const void *src) = (void *)114;
+static long (*const read_kernel_str)(void *dst, u32 size, const void *src) = (void *)115;
+static u64 (*const current_ancestor_cgroup_id)(int level) = (void *)123;
+static u64 (*const ktime_boot_ns)(void) = (void *)125;
+static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
+static u64 (*const ringbuf_query)(void *ring, u64 flags) = (void *)134;
+static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)181;
+
+/* READ reads one field through a kernel pointer; zero where that fails. */
+#define READ(p, field)                                                                     \
+	({                                                                                 \
+		typeof((p)->field) v_ = {};                                                \
+		read_kernel(&v_, sizeof(v_), __builtin_preserve_access_index(&(p)->field)); \
+		v_;                                                                        \
+	})
+
+/*
+ * at_most bounds a length so that the verifier can follow it: without the
+ * barriers the compiler compares one register and uses another.
+ */
+INLINE u32 at_most(u32 n, u32 max)
+{
+	__asm__ volatile("" : "+r"(n));
+	if (n > max)
+		n = max;
+	__asm__ volatile("" : "+r"(n));
+	return n;
+}
+
+INLINE u16 ntohs(u16 v)
+{
+	return __builtin_bswap16(v);
+}
+
+INLINE u32 htonl(u32 v)
+{
+	return __builtin_bswap32(v);
+}
+
+/* Program contexts of the user API: fixed layout, never relocated. */
+struct bpf_sock;
+
+struct bpf_sock_addr {
+	u32 user_family;
+	u32 user_ip4;
+	u32 user_ip6[4];
+	u32 user_port;
+	u32 family;
+	u32 type;
+	u32 protocol;
+	u32 msg_src_ip4;
+	u32 msg_src_ip6[4];
+	union {
+		struct bpf_sock *sk;
+		u64 sk_pad;
+	} __attribute__((aligned(8)));
+};
+
+struct bpf_sock {
+	u32 bound_dev_if;
+	u32 family;
+	u32 type;
+	u32 protocol;
+};
+
+struct __sk_buff {
+	u32 len;
+	u32 pkt_type;
+	u32 mark;
+	u32 queue_mapping;
+	u32 protocol;
+};
+
+/* Kernel structures. */
+struct kernfs_node {
+	u64 id;
+} KERNEL_TYPE;
+
+struct cgroup {
+	int level;
+	struct kernfs_node *kn;
+	struct cgroup *ancestors[1]; /* 6.1 and on; one entry a level */
+} KERNEL_TYPE;
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+} KERNEL_TYPE;
+
+struct super_block {
+	u32 s_dev;
+} KERNEL_TYPE;
+
+struct inode {
+	u16 i_mode;
+	u64 i_ino;
+	struct super_block *i_sb;
+} KERNEL_TYPE;
+
+struct file {
+	struct inode *f_inode;
+	void *private_data;
+} KERNEL_TYPE;
+
+struct fdtable {
+	u32 max_fds;
+	struct file **fd;
+} KERNEL_TYPE;
+
+struct files_struct {
+	struct fdtable *fdt;
+} KERNEL_TYPE;
+
+struct in6_addr {
+	u8 b[16];
+};
+
+struct sock_common {
+	u16 skc_family;
+	u16 skc_num;
+	u32 skc_rcv_saddr;
+	struct in6_addr skc_v6_rcv_saddr;
+} KERNEL_TYPE;
+
+struct sock {
+	struct sock_common __sk_common;
+	u16 sk_type;
+	u16 sk_protocol;
+} KERNEL_TYPE;
+
+struct socket {
+	struct sock *sk;
+} KERNEL_TYPE;
+
+struct mm_struct {
+	u64 arg_start;
+	u64 arg_end;
+	struct file *exe_file;
+} KERNEL_TYPE;
+
+struct upid {
+	int nr;
+	void *ns;
+};
+
+struct pid {
+	u32 level;
+	struct upid numbers[1];
+} KERNEL_TYPE;
+
+struct atomic {
+	int counter;
+};
+
+struct signal_struct {
+	struct atomic live;
+	int group_exit_code;
+	u32 flags;
+	u64 utime;
+	u64 stime;
+	u64 sum_sched_runtime;
+	u64 maxrss;
+} KERNEL_TYPE;
+
+struct sched_entity {
+	u64 sum_exec_runtime;
+} KERNEL_TYPE;
+
+struct thread_info {
+	u64 flags;
+	u32 status; /* x86 only */
+} KERNEL_TYPE;
+
+struct task_struct {
+	struct thread_info thread_info;
+	struct mm_struct *mm;
+	s32 tgid;
+	s32 pid;
+	u64 start_boottime;
+	u64 utime;
+	u64 stime;
+	struct sched_entity se;
+	int exit_code;
+	struct task_struct *group_leader;
+	struct task_struct *real_parent;
+	struct pid *thread_pid;
+	struct signal_struct *signal;
+	struct css_set *cgroups;
+	struct files_struct *files;
+} KERNEL_TYPE;
+
+struct linux_binprm {
+	int argc;
+	const char *filename;
+	const char *interp;
+} KERNEL_TYPE;
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	u64 r10, r9, r8, dx, si, di, orig_ax;
+} KERNEL_TYPE;
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs {
+	u64 regs[31];
+	u64 orig_x0;
+	s32 syscallno;
+} KERNEL_TYPE;
+#else
+#error "no register layout for this architecture"
+#endif
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Which run does this belong to, and how its records are written.
+ *
+ * All runs live below one parent cgroup; a run is the leaf at `level`, whatever
+ * cgroups the command makes below it. Nothing else identifies a run.
+ *
+ * rings and counters are indexed by slot, not keyed by cgroup: an update of a
+ * map of maps waits for an RCU grace period, so user space fills a slot once
+ * and lends it to one run after the other.
+ */
+#ifndef AGENTGUARD_RUN_H
+#define AGENTGUARD_RUN_H
+
+#include "abi.h"
+
+#define SLOTS 256
+
+const volatile u32 level;     /* depth of the leaf cgroups; set before loading */
+const volatile u64 parent_id; /* their parent, at level - 1 */
+
+struct {
+	MAP_UINT(type, MAP_HASH);
+	MAP_UINT(max_entries, 1024);
+	MAP_TYPE(key, u64);
+	MAP_TYPE(value, struct run);
+} runs SEC(".maps");
+
+struct ring_map {
+	MAP_UINT(type, MAP_RINGBUF);
+	MAP_UINT(max_entries, 65536); /* each run's own size replaces it */
+};
+
+struct counters_map {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_UINT(key_size, sizeof(u32));
+	MAP_UINT(value_size, sizeof(struct counters));
+};
+
+struct {
+	MAP_UINT(type, MAP_ARRAY_OF_MAPS);
+	MAP_UINT(max_entries, SLOTS);
+	MAP_TYPE(key, u32);
+	struct ring_map *values[];
+} rings SEC(".maps");
+
+struct {
+	MAP_UINT(type, MAP_ARRAY_OF_MAPS);
+	MAP_UINT(max_entries, SLOTS);
+	MAP_TYPE(key, u32);
+	struct counters_map *values[];
+} counts SEC(".maps");
+
+/* The run that an event belongs to. */
+struct member {
+	u64 id;
+	struct run *run;
+	struct counters *counts;
+};
+
+/* find fills m for the leaf cgroup id; false where there is no such run. */
+INLINE bool8 find(struct member *m, u64 id)
+{
+	u32 zero = 0;
+	void *inner;
+
+	m->id = id;
+	m->run = map_lookup(&runs, &id);
+	if (!m->run)
+		return 0;
+	inner = map_lookup(&counts, &m->run->slot);
+	if (!inner)
+		return 0;
+	m->counts = map_lookup(inner, &zero);
+	return m->counts != NULL;
+}
+
+/* find_current finds the run of the current task. A task outside pays one helper call. */
+INLINE bool8 find_current(struct member *m)
+{
+	if (current_ancestor_cgroup_id(level - 1) != parent_id)
+		return 0;
+	return find(m, current_ancestor_cgroup_id(level));
+}
+
+/* in_command tells the command's own acts from those of init and of the steps before its execve. */
+INLINE bool8 in_command(const struct run *run, u32 tgid)
+{
+	return run->started && tgid != run->init_tgid;
+}
+
+INLINE void add(u64 *counter, u64 n)
+{
+	__sync_fetch_and_add(counter, n);
+}
+
+/* Fills the header for the current task. */
+INLINE void fill_current(struct header *h, const struct member *m, u8 type, u8 class)
+{
+	struct task_struct *task = (void *)current_task();
+	struct task_struct *leader = READ(task, group_leader);
+	u64 id = current_pid_tgid();
+
+	h->type = type;
+	h->class = class;
+	h->tgid = id >> 32;
+	h->tid = (u32)id;
+	h->phase = in_command(m->run, h->tgid) ? PHASE_COMMAND : PHASE_ENVELOPE;
+	h->flags = 0;
+	h->pad = 0;
+	h->start = READ(leader, start_boottime);
+	h->uid = (u32)current_uid_gid();
+	h->nr = -1;
+	h->ret = 0;
+}
+
+/*
+ * emit numbers and writes one record, or counts its loss. The number is taken
+ * before the outcome is known, so that a lost record leaves a hole.
+ */
+INLINE void emit(const struct member *m, struct header *h, u32 size)
+{
+	struct class_count *class = &m->counts->class[h->class & 1];
+	u64 flags = RING_NO_WAKEUP, unread;
+	void *ring;
+
+	h->cpu = smp_processor_id();
+	h->run = m->id;
+	h->time = ktime_boot_ns();
+	h->seq = __sync_fetch_and_add(&m->counts->seq, 1);
+	ring = map_lookup(&rings, &m->run->slot);
+	if (!ring)
+		goto lost;
+	unread = ringbuf_query(ring, RING_AVAIL_DATA);
+	if (h->class == CLASS_BULK && unread > m->run->ceiling)
+		goto lost;
+	if (unread > m->run->watermark)
+		flags = RING_FORCE_WAKEUP;
+	if (ringbuf_output(ring, h, size, flags))
+		goto lost;
+	add(&class->sent, 1);
+	return;
+lost:
+	add(&class->dropped, 1);
+	add(&class->dropped_bytes, size);
+}
+
+#endif

@@ -1,0 +1,8 @@
+package bpf
+
+import "golang.org/x/sys/unix"
+
+// archCalls are those whose name in x/sys/unix differs from amd64's.
+var archCalls = map[int]callInfo{
+	unix.SYS_NEWFSTATAT: {Path: 2},
+}

@@ -1,0 +1,252 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A child of the tests is this binary again, with the name of an act in this
+// variable: it is born into the leaf, so it cannot be done in-process.
+const actVariable = "AGENTGUARD_BPF_ACT"
+
+func TestMain(m *testing.M) {
+	if act := os.Getenv(actVariable); act != "" {
+		os.Exit(perform(act))
+	}
+	os.Exit(m.Run())
+}
+
+func perform(act string) int {
+	f := acts[act]
+	if f == nil {
+		fmt.Fprintln(os.Stderr, "no act", act)
+		return 99
+	}
+	if err := f(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// host is a parent cgroup and a bpffs of the test's own.
+type host struct {
+	t      testing.TB
+	cfg    Config
+	leaves int
+}
+
+func newHost(t testing.TB) *host {
+	t.Helper()
+	require(t)
+	root, level := cgroupRoot(t)
+	dir := filepath.Join(root, fmt.Sprintf("agentguard-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := &host{t: t, cfg: Config{PinDir: filepath.Join(t.TempDir(), "bpf"), Parent: dir, Level: level + 1}}
+	t.Cleanup(h.clean)
+	return h
+}
+
+func (h *host) clean() {
+	if err := unix.Unmount(h.cfg.PinDir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		h.t.Errorf("unmount %s: %v", h.cfg.PinDir, err)
+	}
+	leaves, _ := filepath.Glob(filepath.Join(h.cfg.Parent, "*/"))
+	for _, leaf := range append(leaves, h.cfg.Parent) {
+		if st, err := os.Stat(leaf); err != nil || !st.IsDir() {
+			continue
+		}
+		if err := removeCgroup(leaf); err != nil {
+			h.t.Error(err)
+		}
+	}
+}
+
+func removeCgroup(dir string) error {
+	var err error
+	for range 200 {
+		if err = unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return fmt.Errorf("rmdir %s: %w", dir, err)
+}
+
+func require(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+// cgroupRoot finds the v2 hierarchy and the level of a directory directly below its root.
+func cgroupRoot(t testing.TB) (string, int) {
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+			return dir, 1
+		}
+	}
+	t.Skip("needs cgroup v2")
+	return "", 0
+}
+
+func (h *host) open() *Programs {
+	h.t.Helper()
+	p, err := Open(h.cfg)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func (h *host) leaf() *os.File {
+	h.t.Helper()
+	h.leaves++
+	dir := filepath.Join(h.cfg.Parent, fmt.Sprint("leaf", h.leaves))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// act makes a child that performs act in the leaf, in a network namespace of
+// its own with lo up.
+func act(leaf *os.File, name string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), actVariable+"="+name, "GOMAXPROCS=2")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		UseCgroupFD: true, CgroupFD: int(leaf.Fd()), Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL,
+	}
+	return cmd
+}
+
+// recorder reads a run into memory.
+type recorder struct {
+	run    *Run
+	leaf   *os.File
+	mu     sync.Mutex
+	events []Event
+	done   chan error
+}
+
+func (h *host) start(p *Programs, cfg RunConfig) *recorder {
+	h.t.Helper()
+	leaf := h.leaf()
+	id, err := cgroupID(leaf)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cfg.CgroupID = id
+	run, err := p.Start(cfg)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { run.Close() })
+	rec := &recorder{run: run, leaf: leaf, done: make(chan error, 1)}
+	go func() { rec.done <- run.Read(rec.keep) }()
+	return rec
+}
+
+func (r *recorder) keep(ev *Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, clone(ev))
+	return nil
+}
+
+func clone(ev *Event) Event {
+	c := *ev
+	for _, b := range []*[]byte{&c.Exec.File, &c.Exec.Args, &c.Call.Path, &c.Call.Path2, &c.Call.Addr, &c.Socket.Text} {
+		*b = append([]byte(nil), *b...)
+	}
+	return c
+}
+
+// finish waits for the cgroup to be empty, stops the run and returns what it recorded.
+func (r *recorder) finish(t testing.TB) ([]Event, Stats) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		busy, err := populated(int(r.leaf.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !busy {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("leaf is still populated")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.run.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-r.done; err != nil {
+		t.Fatal(err)
+	}
+	stats, err := r.run.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.run.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return r.events, stats
+}
+
+// observe runs one act in a fresh run and returns the record.
+func (h *host) observe(p *Programs, cfg RunConfig, name string, args ...string) ([]Event, Stats) {
+	h.t.Helper()
+	rec := h.start(p, cfg)
+	if err := act(rec.leaf, name, args...).Run(); err != nil {
+		h.t.Fatalf("act %s: %v", name, err)
+	}
+	events, stats := rec.finish(h.t)
+	if testing.Verbose() {
+		for i := range events {
+			h.t.Log(describe(&events[i]))
+		}
+	}
+	return events, stats
+}
+
+func describe(ev *Event) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cpu%d #%d %d.%09d type=%d class=%d phase=%d flags=%d %d/%d nr=%d ret=%d", ev.CPU, ev.Seq,
+		ev.Time/1e9, ev.Time%1e9, ev.Type, ev.Class, ev.Phase, ev.Flags, ev.TGID, ev.TID, ev.NR, ev.Ret)
+	switch ev.Type {
+	case Exec, ExecArgs:
+		fmt.Fprintf(&b, " exec %q argc=%d len=%d off=%d args=%.100q dev=%x ino=%d ppid=%d nspid=%d", ev.Exec.File, ev.Exec.Argc, ev.Exec.ArgsLen, ev.Exec.ArgsOffset, ev.Exec.Args, ev.Exec.Dev, ev.Exec.Inode, ev.Exec.PPID, ev.Exec.NSPID)
+	case Fork:
+		fmt.Fprintf(&b, " fork %+v", ev.Fork)
+	case Exit:
+		fmt.Fprintf(&b, " exit %+v", ev.Exit)
+	case Deny, ExecFail:
+		fmt.Fprintf(&b, " call path=%q path2=%q addr=%x args=%x", ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Call.Args)
+	default:
+		fmt.Fprintf(&b, " socket %+v", ev.Socket)
+	}
+	return b.String()
+}

@@ -1,0 +1,254 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+)
+
+// RunConfig is one run.
+type RunConfig struct {
+	// CgroupID is the id of the run's leaf cgroup: a fresh one, at Config.Level
+	// below the root, directly below Config.Parent.
+	CgroupID uint64
+	// RingBytes is the size of the event ring: a power of two, at least 64 KiB.
+	// 0 is 1 MiB.
+	RingBytes int
+	// DenyListen refuses every bind of an INET or INET6 socket.
+	DenyListen bool
+}
+
+// Run is a live run: bound, and observed from before its first process was born.
+// Its methods may be used from several goroutines; Read by one at a time.
+type Run struct {
+	programs *Programs
+	id       uint64
+	slot     *slot
+	reader   *ringbuf.Reader
+	record   ringbuf.Record
+	event    Event
+	gaps     gapTracker
+	missed   uint64 // recursion misses before the run
+	stopping atomic.Bool
+	closed   atomic.Bool
+}
+
+const (
+	minRing     = 64 << 10
+	defaultRing = 1 << 20
+	// flushEvery bounds how long an event waits while the ring is quiet: the
+	// programs wake the reader only above the watermark.
+	flushEvery = 10 * time.Millisecond
+)
+
+// Start binds the cgroup and begins to observe it. When it returns, everything
+// that a process does which is born into the cgroup is seen.
+func (p *Programs) Start(cfg RunConfig) (*Run, error) {
+	if cfg.RingBytes == 0 {
+		cfg.RingBytes = defaultRing
+	}
+	if cfg.RingBytes < minRing || cfg.RingBytes&(cfg.RingBytes-1) != 0 {
+		return nil, fmt.Errorf("bpf: ring of %d bytes: must be a power of two, at least %d", cfg.RingBytes, minRing)
+	}
+	r := &Run{programs: p, id: cfg.CgroupID}
+	if err := r.start(cfg); err != nil {
+		return nil, errors.Join(fmt.Errorf("bpf: run in cgroup %d: %w", cfg.CgroupID, plain(err)), r.Close())
+	}
+	return r, nil
+}
+
+func (r *Run) start(cfg RunConfig) error {
+	p := r.programs
+	unlock, err := lockFile(lockPath(p.cfg.PinDir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if r.slot, err = p.takeSlot(cfg.RingBytes); err != nil {
+		return err
+	}
+	if r.reader, err = ringbuf.NewReader(r.slot.ring); err != nil {
+		return err
+	}
+	if err := r.discardOld(); err != nil {
+		return err
+	}
+	if r.missed, err = p.recursionMisses(); err != nil {
+		return err
+	}
+	value := runValue{
+		Slot:      r.slot.index,
+		Watermark: uint32(cfg.RingBytes / 4),
+		Ceiling:   uint32(cfg.RingBytes / 8 * 7),
+	}
+	if cfg.DenyListen {
+		value.Flags |= runDenyListen
+	}
+	if err := p.runs.Update(r.id, value, ebpf.UpdateNoExist); err != nil {
+		return err
+	}
+	return p.attachTracing()
+}
+
+const runDenyListen = 1 // enum run_flags of c/abi.h
+
+// discardOld empties the ring of what an earlier run left.
+func (r *Run) discardOld() error {
+	if r.reader.AvailableBytes() == 0 {
+		return nil
+	}
+	r.reader.SetDeadline(time.Now())
+	for {
+		err := r.reader.ReadInto(&r.record)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// attachTracing attaches the sensor unless an earlier run did. The lock is held.
+func (p *Programs) attachTracing() error {
+	for i, name := range tracingNames {
+		pin := p.pin("t_" + name)
+		if _, err := os.Lstat(pin); err == nil {
+			continue
+		}
+		l, err := link.AttachTracing(link.TracingOptions{Program: p.tracing[i], AttachType: ebpf.AttachTraceRawTp})
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", name, err)
+		}
+		if err := errors.Join(l.Pin(pin), l.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// detachTracing detaches the sensor if no live run needs it. The lock is held.
+func (p *Programs) detachTracing() error {
+	live, err := liveSlots(p.cfg.PinDir, p.id)
+	if err != nil || live > 0 {
+		return err
+	}
+	var errs []error
+	for _, name := range tracingNames {
+		if err := os.Remove(p.pin("t_" + name)); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recursionMisses sums how often the kernel skipped the sensor's programs,
+// because one was running on that CPU already.
+func (p *Programs) recursionMisses() (uint64, error) {
+	var sum uint64
+	for _, prog := range p.tracing {
+		stats, err := prog.Stats()
+		if err != nil {
+			return 0, err
+		}
+		sum += stats.RecursionMisses
+	}
+	return sum, nil
+}
+
+// Read calls fn for each event until Stop (then it returns nil when the ring is
+// empty) or Close, or until fn returns an error, which it returns. The event
+// and its slices are valid during the call only.
+func (r *Run) Read(fn func(*Event) error) error {
+	r.reader.SetDeadline(time.Now().Add(flushEvery))
+	for {
+		err := r.reader.ReadInto(&r.record)
+		switch {
+		case err == nil:
+			if err := r.deliver(fn); err != nil {
+				return err
+			}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r.reader.SetDeadline(time.Now().Add(flushEvery))
+		case errors.Is(err, ringbuf.ErrFlushed):
+			if r.stopping.Load() {
+				return nil
+			}
+		case errors.Is(err, ringbuf.ErrClosed):
+			return nil
+		default:
+			return fmt.Errorf("bpf: read events: %w", err)
+		}
+	}
+}
+
+func (r *Run) deliver(fn func(*Event) error) error {
+	if err := r.event.decode(r.record.RawSample); err != nil {
+		return err
+	}
+	if r.event.Run != r.id {
+		return nil // of the slot's previous run
+	}
+	r.gaps.see(&r.event)
+	return fn(&r.event)
+}
+
+// Stop makes Read return when it has delivered what is in the ring. The cgroup
+// must be empty, or later events are lost uncounted.
+func (r *Run) Stop() error {
+	r.stopping.Store(true)
+	return r.reader.Flush()
+}
+
+// Close ends the run: its cgroup is denied everything from now on. The last
+// live run detaches the sensor.
+func (r *Run) Close() error {
+	if r.closed.Swap(true) || r.slot == nil {
+		return nil
+	}
+	p := r.programs
+	var errs []error
+	if err := p.runs.Delete(r.id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		errs = append(errs, err)
+	}
+	if r.reader != nil {
+		errs = append(errs, r.reader.Close())
+	}
+	unlock, err := lockFile(lockPath(p.cfg.PinDir, "lock"))
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	defer unlock()
+	errs = append(errs, r.slot.close(), p.detachTracing())
+	return errors.Join(errs...)
+}
+
+// Sweep removes what killed supervisors left: entries of runs without processes
+// and, when no run lives, the attached tracepoints. It does nothing where no
+// programs are pinned.
+func Sweep(cfg Config) error {
+	if _, err := os.Stat(cfg.Parent); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if sets, _ := filepath.Glob(filepath.Join(cfg.PinDir, setPrefix+"*")); len(sets) == 0 {
+		return nil
+	}
+	p, err := Open(cfg)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockFile(lockPath(cfg.PinDir, "lock"))
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	defer unlock()
+	_, err = p.sweepRuns()
+	return errors.Join(err, p.detachTracing(), p.Close())
+}

@@ -1,0 +1,273 @@
+package bpf
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// A pinned set is a directory of the bpffs:
+//
+//	runs, rings, counts  the shared maps
+//	meta                 what was attached: see metaEntry
+//	l_NAME               the link of a cgroup program to the parent cgroup
+//	p_NAME               a tracing program
+//	t_NAME               its link; exists while a run lives
+//
+// It is built under another name and renamed, so that it is there whole or not
+// at all.
+
+// cgroupNames are the programs on the parent cgroup, in the order of meta.
+var cgroupNames = [...]string{
+	"connect4", "connect6", "sendmsg4", "sendmsg6", "bind4", "bind6",
+	"sock_create", "skb_egress", "skb_ingress",
+	"connect_unix", "sendmsg_unix",
+}
+
+// optionalFrom is the index of the first of cgroupNames that a kernel may lack.
+const optionalFrom = 9
+
+// tracingNames are the sensor's programs in the order they are attached; sys_exit, the dear one, last.
+var tracingNames = [...]string{"process_exit", "process_fork", "process_exec", "sys_exit"}
+
+const metaEntries = len(cgroupNames) + len(tracingNames)
+
+// metaEntry is what the pinned set was when it was built. The kernel froze the map.
+type metaEntry struct {
+	Parent uint64 // cgroup id
+	Prog   uint32 // program id; 0 where the kernel has no such hook
+	_      uint32
+	Tag    [8]byte // of the program, as the kernel computed it
+}
+
+const setPrefix = "set_"
+
+// setID names the pinned set of these objects on this kernel and parent.
+func setID(cfg Config, parent uint64) (string, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", &os.SyscallError{Syscall: "uname", Err: err}
+	}
+	h := sha256.New()
+	for _, b := range [][]byte{_EgressBytes, _SensorBytes, _UnixsockBytes, u.Release[:], u.Version[:]} {
+		h.Write(b)
+	}
+	for _, call := range callTable() {
+		h.Write([]byte{call.Path, call.Path2, call.Addr, call.Flags})
+	}
+	h.Write(binary.LittleEndian.AppendUint64(nil, parent))
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(cfg.Level)))
+	return fmt.Sprintf(setPrefix+"%x", h.Sum(nil)[:12]), nil
+}
+
+// openSet opens what is pinned and verifies it; an error means that it is not
+// there or not as it was built.
+func (p *Programs) openSet(parent uint64) (err error) {
+	defer func() {
+		if err != nil {
+			p.closeSet()
+		}
+	}()
+	for _, m := range []struct {
+		name string
+		to   **ebpf.Map
+	}{{"runs", &p.runs}, {"rings", &p.rings}, {"counts", &p.counts}} {
+		if *m.to, err = ebpf.LoadPinnedMap(p.pin(m.name), nil); err != nil {
+			return err
+		}
+	}
+	meta, err := readMeta(p.pin("meta"))
+	if err != nil {
+		return err
+	}
+	for i, name := range cgroupNames {
+		if err := verifyLink(p.pin("l_"+name), meta[i], parent, i >= optionalFrom); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	p.unix = meta[optionalFrom].Prog != 0
+	for i, name := range tracingNames {
+		prog, err := ebpf.LoadPinnedProgram(p.pin("p_"+name), nil)
+		if err != nil {
+			return err
+		}
+		p.tracing = append(p.tracing, prog)
+		if err := verifyProgram(prog.FD(), meta[len(cgroupNames)+i]); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (p *Programs) closeSet() {
+	parent := p.parent
+	p.parent = nil
+	p.Close()
+	p.parent = parent
+}
+
+func readMeta(path string) ([metaEntries]metaEntry, error) {
+	var entries [metaEntries]metaEntry
+	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return entries, err
+	}
+	defer m.Close()
+	if int(m.ValueSize()) != binary.Size(entries) {
+		return entries, errors.New("meta of another build")
+	}
+	return entries, m.Lookup(uint32(0), &entries)
+}
+
+// verifyLink checks that the pinned link still joins the program that was
+// loaded to the parent cgroup. A link whose cgroup is gone has the id 0.
+func verifyLink(path string, want metaEntry, parent uint64, optional bool) error {
+	if optional && want.Prog == 0 {
+		return nil
+	}
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return err
+	}
+	cgroup := info.Cgroup()
+	if cgroup == nil || cgroup.CgroupId != parent || uint32(info.Program) != want.Prog {
+		return errors.New("link was changed")
+	}
+	fd, err := progByID(want.Prog)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return verifyProgram(fd, want)
+}
+
+func verifyProgram(fd int, want metaEntry) error {
+	info, err := infoOf(fd)
+	if err != nil {
+		return err
+	}
+	if info.ID != want.Prog || info.Tag != want.Tag {
+		return errors.New("program was changed")
+	}
+	return nil
+}
+
+// install builds the set under the lock, unless another process just did.
+func (p *Programs) install(parent uint64) error {
+	unlock, err := lockFile(lockPath(p.cfg.PinDir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := p.openSet(parent); err == nil {
+		return nil
+	}
+	if err := p.removeStale(parent); err != nil {
+		return err
+	}
+	building := p.pin("") + "_building"
+	if err := os.Mkdir(building, 0o700); err != nil {
+		return err
+	}
+	if err := build(building, p.cfg, parent); err != nil {
+		return errors.Join(err, os.RemoveAll(building))
+	}
+	if err := p.replaceOlder(parent); err != nil {
+		return errors.Join(err, os.RemoveAll(building))
+	}
+	if err := os.Rename(building, p.pin("")); err != nil {
+		return errors.Join(err, os.RemoveAll(building))
+	}
+	return p.openSet(parent)
+}
+
+// removeStale removes half-built sets and sets whose parent cgroup is gone.
+func (p *Programs) removeStale(parent uint64) error {
+	sets, err := os.ReadDir(p.cfg.PinDir)
+	if err != nil {
+		return err
+	}
+	for _, set := range sets {
+		if !strings.HasPrefix(set.Name(), setPrefix) {
+			continue // the kernel puts files of its own there
+		}
+		dir := filepath.Join(p.cfg.PinDir, set.Name())
+		gone := strings.HasSuffix(set.Name(), "_building")
+		if id, err := parentOf(dir); !gone && err == nil && id != parent {
+			exists, err := cgroupExists(p.parent, id)
+			if err != nil {
+				return err
+			}
+			gone = !exists
+		}
+		if gone {
+			if err := removeSet(p.cfg.PinDir, set.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replaceOlder removes every other set of this parent. The new programs are
+// attached by now, so the parent is never without.
+func (p *Programs) replaceOlder(parent uint64) error {
+	sets, err := os.ReadDir(p.cfg.PinDir)
+	if err != nil {
+		return err
+	}
+	for _, set := range sets {
+		if !strings.HasPrefix(set.Name(), setPrefix) || strings.HasSuffix(set.Name(), "_building") {
+			continue
+		}
+		id, err := parentOf(filepath.Join(p.cfg.PinDir, set.Name()))
+		if err == nil && id != parent {
+			continue
+		}
+		live, err := liveSlots(p.cfg.PinDir, set.Name())
+		if err != nil {
+			return err
+		}
+		if live > 0 {
+			return fmt.Errorf("another build has %d live runs below %s: wait for their end", live, p.cfg.Parent)
+		}
+		if err := removeSet(p.cfg.PinDir, set.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parentOf reads the parent cgroup of a pinned set of any build: the first eight bytes of meta.
+func parentOf(dir string) (uint64, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "meta"), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	value, err := m.LookupBytes(uint32(0))
+	if err != nil {
+		return 0, err
+	}
+	if len(value) < 8 {
+		return 0, errors.New("meta is too short")
+	}
+	return binary.NativeEndian.Uint64(value), nil
+}
+
+func removeSet(pinDir, name string) error {
+	return errors.Join(os.RemoveAll(filepath.Join(pinDir, name)), os.RemoveAll(lockPath(pinDir, name)))
+}

@@ -1,0 +1,86 @@
+package bpf
+
+import "fmt"
+
+// Stats is what the kernel counted for a run.
+type Stats struct {
+	Calls       []CallCount // system calls of the command, by number; those that were made
+	ThreadExits uint64      // threads that ended, besides the last of each process
+	Tx, Rx      Traffic     // IP packets, headers included; loopback counts on both sides
+	TxRefused   uint64      // packets to another destination than loopback
+	Classes     [2]Delivery // by Class
+	Read        uint64      // events that Read has delivered
+	Gaps        []Gap       // where events are missing, as far as Read has come
+	Missed      uint64      // programs that the kernel skipped, of any run: above 0, the record is incomplete
+}
+
+// CallCount counts one system call. The number 511 stands for it and all above,
+// and for 32-bit calls.
+type CallCount struct {
+	NR            int
+	Calls, Errors uint64
+	Bytes         uint64 // read, written, sent or received: sum of the results of such calls
+}
+
+// Traffic counts packets.
+type Traffic struct{ Packets, Bytes uint64 }
+
+// Delivery counts events: Sent + Dropped is every event there was.
+type Delivery struct{ Sent, Dropped, DroppedBytes uint64 }
+
+// Stats reads the run's counters. They are exact when the cgroup is empty.
+func (r *Run) Stats() (Stats, error) {
+	var cpus []counterValue
+	if err := r.slot.counts.Lookup(uint32(0), &cpus); err != nil {
+		return Stats{}, fmt.Errorf("bpf: counters: %w", err)
+	}
+	missed, err := r.programs.recursionMisses()
+	if err != nil {
+		return Stats{}, fmt.Errorf("bpf: program statistics: %w", err)
+	}
+	var sum counterValue
+	for i := range cpus {
+		sum.add(&cpus[i])
+	}
+	s := sum.stats()
+	s.Missed = missed - r.missed
+	s.Read, s.Gaps = r.gaps.report(cpus)
+	return s, nil
+}
+
+func (c *counterValue) add(o *counterValue) {
+	for i := range c.Class {
+		c.Class[i].Sent += o.Class[i].Sent
+		c.Class[i].Dropped += o.Class[i].Dropped
+		c.Class[i].DroppedBytes += o.Class[i].DroppedBytes
+	}
+	c.TxPackets += o.TxPackets
+	c.TxBytes += o.TxBytes
+	c.RxPackets += o.RxPackets
+	c.RxBytes += o.RxBytes
+	c.TxRefused += o.TxRefused
+	c.ThreadExits += o.ThreadExits
+	for i := range c.Call {
+		c.Call[i].Calls += o.Call[i].Calls
+		c.Call[i].Errors += o.Call[i].Errors
+		c.Call[i].Bytes += o.Call[i].Bytes
+	}
+}
+
+func (c *counterValue) stats() Stats {
+	s := Stats{
+		ThreadExits: c.ThreadExits,
+		Tx:          Traffic{c.TxPackets, c.TxBytes},
+		Rx:          Traffic{c.RxPackets, c.RxBytes},
+		TxRefused:   c.TxRefused,
+	}
+	for i, class := range c.Class {
+		s.Classes[i] = Delivery(class)
+	}
+	for nr, call := range c.Call {
+		if call.Calls > 0 {
+			s.Calls = append(s.Calls, CallCount{nr, call.Calls, call.Errors, call.Bytes})
+		}
+	}
+	return s
+}
