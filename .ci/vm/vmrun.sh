@@ -85,6 +85,7 @@ vminit=$vm_cache/vminit
 {
   printf 'dir=%s\0' "$dir"
   printf 'timeout=%s\0' "$limit"
+  printf 'share=%s\0' "$vm_repo" "$vm_cache" "$dir"
   for e in ${env[@]+"${env[@]}"}; do printf 'env=%s\0' "$e"; done
   printf 'arg=%s\0' "$@"
 } >"$run/vmrun"

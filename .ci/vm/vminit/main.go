@@ -62,7 +62,7 @@ func boot() (int, error) {
 	if err := loadModules("/modules"); err != nil {
 		return 0, err
 	}
-	if err := enterHostRoot(); err != nil {
+	if err := enterHostRoot(s.Share); err != nil {
 		return 0, err
 	}
 	if err := loopbackUp(); err != nil {

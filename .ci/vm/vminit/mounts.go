@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +34,31 @@ var earlyMounts = []mount{
 var rootMounts = []mount{
 	{source: "hostroot", target: "/lower", fstype: "virtiofs", flags: unix.MS_RDONLY},
 	{source: "tmpfs", target: "/upper", fstype: "tmpfs", data: "mode=0755"},
-	{source: "overlay", target: "/newroot", fstype: "overlay", data: "lowerdir=/lower,upperdir=/upper/u,workdir=/upper/w"},
+	{source: "overlay", target: "/newroot", fstype: "overlay", data: overlayData("/", 0)},
+}
+
+func upper(i int) string { return fmt.Sprintf("/upper/%d/u", i) }
+func work(i int) string  { return fmt.Sprintf("/upper/%d/w", i) }
+
+// overlayData is the option string of an overlay over the host's directory dir with the i-th upper directory.
+func overlayData(dir string, i int) string {
+	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`) // ovl_parse_param and the option splitter
+	return "lowerdir=" + escape.Replace(filepath.Join("/lower", dir)) + ",upperdir=" + upper(i) + ",workdir=" + work(i)
+}
+
+// shareMounts returns an overlay for each directory of share that one of the tmpfs mounts would hide. A directory
+// inside an earlier one is there already.
+func shareMounts(share []string, mounts []mount) []mount {
+	var out []mount
+	within := func(m mount, dir string) bool { return strings.HasPrefix(dir+"/", m.target+"/") }
+	for i, dir := range share {
+		covered := slices.ContainsFunc(mounts, func(m mount) bool { return m.fstype == "tmpfs" && within(m, dir) })
+		shown := slices.ContainsFunc(out, func(m mount) bool { return within(m, dir) })
+		if covered && !shown {
+			out = append(out, mount{source: "overlay", target: dir, fstype: "overlay", data: overlayData(dir, i+1)})
+		}
+	}
+	return out
 }
 
 // guestMounts are what a Debian with systemd has, below the new root: pure cgroup v2, no v1 hierarchy. /tmp and
@@ -71,17 +96,20 @@ func mountAll(root string, mounts []mount) error {
 
 // enterHostRoot replaces the initramfs by the host's root as switch_root(8) does: the rootfs cannot be pivoted, so the
 // new root is moved over it, and pivot_root works again inside.
-func enterHostRoot() error {
+// The directories of share are shown even where a tmpfs of guestMounts covers them.
+func enterHostRoot(share []string) error {
 	if err := mountAll("/", rootMounts[:2]); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Mkdir("/upper/u", 0o755), os.Mkdir("/upper/w", 0o755)); err != nil {
-		return err
+	for i := range len(share) + 1 { // one pair for the root, one for each overlay of shareMounts
+		if err := errors.Join(os.MkdirAll(upper(i), 0o755), os.MkdirAll(work(i), 0o755)); err != nil {
+			return err
+		}
 	}
 	if err := mountAll("/", rootMounts[2:]); err != nil {
 		return err
 	}
-	if err := mountAll("/newroot", guestMounts); err != nil {
+	if err := mountAll("/newroot", append(slices.Clone(guestMounts), shareMounts(share, guestMounts)...)); err != nil {
 		return err
 	}
 	if err := os.Chdir("/newroot"); err != nil {

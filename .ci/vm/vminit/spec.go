@@ -16,6 +16,7 @@ type spec struct {
 	Args    []string      // argv; Args[0] is looked up in PATH
 	Env     []string      // NAME=value, added to the environment of guestEnv
 	Dir     string        // working directory, "/" when not given
+	Share   []string      // the host's directories that must be visible even below /tmp and the like
 	Timeout time.Duration // the command and all its children are killed then; zero means no limit
 }
 
@@ -34,6 +35,8 @@ func parseSpec(src []byte) (spec, error) {
 			s.Env = append(s.Env, v)
 		case "dir":
 			s.Dir = v
+		case "share":
+			s.Share = append(s.Share, v)
 		case "timeout":
 			n, err := strconv.ParseUint(v, 10, 31)
 			if err != nil {
