@@ -3,7 +3,7 @@ package policy
 // Clause is one line of an explained policy.
 type Clause struct {
 	Key    string // dotted, as in the file without the leading "sandbox."
-	Value  string // as it would be written in the file; "none" is no limit, "[]" an empty list
+	Value  string // as in the file ("none" is no limit, "[]" an empty list); printable
 	Source Source
 }
 
@@ -13,7 +13,7 @@ func (p *Policy) Clauses() []Clause {
 	var out []Clause
 	for _, k := range schema() {
 		for _, c := range k.field.show(p) {
-			c.Key = k.name
+			c.Key, c.Value = k.name, printable(c.Value)
 			out = append(out, c)
 		}
 	}

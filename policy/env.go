@@ -12,7 +12,7 @@ func parseEnvName(v value) (Text, *problem) {
 		return Text{}, wrong(`name the variables, or use a prefix such as "LC_*"`, `"*" would pass the whole environment`)
 	}
 	if strings.Contains(name, "=") {
-		return Text{}, wrong("set a value under env.set", "%s: env.allowlist has names only", quote(v.text))
+		return Text{}, wrong("set a value under env.set", "%s has a value", quote(v.text))
 	}
 	return Text{Value: v.text, Source: v.src}, checkEnvName(name)
 }

@@ -1,8 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -58,14 +59,21 @@ func (es Errors) err() error {
 	return es
 }
 
-// sorted orders problems of one file by position and keeps the rest as it is.
+// sorted orders the problems of each file by position; files, and what comes
+// from no file, stay in the order in which they were first met.
 func (es Errors) sorted() Errors {
-	sort.SliceStable(es, func(i, j int) bool {
-		a, b := es[i].Source, es[j].Source
-		if a.File != b.File || a.Line == b.Line {
-			return a.File == b.File && a.Col < b.Col
+	order := map[string]int{}
+	for _, e := range es {
+		if _, ok := order[e.Source.File]; !ok {
+			order[e.Source.File] = len(order)
 		}
-		return a.Line < b.Line
+	}
+	slices.SortStableFunc(es, func(a, b *Error) int {
+		return cmp.Or(
+			cmp.Compare(order[a.Source.File], order[b.Source.File]),
+			cmp.Compare(a.Source.Line, b.Source.Line),
+			cmp.Compare(a.Source.Col, b.Source.Col),
+		)
 	})
 	return es
 }
@@ -98,6 +106,14 @@ func quote(s string) string {
 		cut--
 	}
 	return strconv.QuoteToASCII(s[:cut]) + "..."
+}
+
+// printable returns s, quoted when it would not print as itself on one line.
+func printable(s string) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, isControl) {
+		return s
+	}
+	return strconv.QuoteToASCII(s)
 }
 
 // didYouMean returns a hint that names the word nearest to got, or "" when

@@ -33,6 +33,7 @@ type limit struct {
 	at     func(*Policy) *Limit
 	parse  func(string) (int64, *problem)
 	format func(int64) string
+	what   string // "a size", for "expected a size or none"
 }
 
 func (l limit) read(v value) (edit, *problem) {
@@ -78,6 +79,7 @@ type scalar struct {
 	at     func(*Policy) (*string, *Source)
 	parse  func(value) (string, *problem)
 	within func(s, most string) bool // nil: the ceiling does not bound it here
+	empty  string                    // what "" means, for people
 }
 
 // word is a scalar out of a fixed list, the strictest word first: the order
@@ -129,6 +131,9 @@ func (s scalar) read(v value) (edit, *problem) {
 
 func (s scalar) show(p *Policy) []Clause {
 	value, src := s.at(p)
+	if *value == "" {
+		return []Clause{{Value: s.empty, Source: *src}}
+	}
 	return []Clause{{Value: *value, Source: *src}}
 }
 

@@ -1,8 +1,6 @@
 package policy
 
-import (
-	"strings"
-)
+import "strings"
 
 // list is a clause of many entries: later sources add to it, and an entry
 // that begins with "!" removes one that is there already.
@@ -14,7 +12,7 @@ type list[T any] struct {
 	src    func(T) Source
 	covers func(most, entry T) bool // nil: the ceiling does not bound it
 	from   func(*Policy) []T        // what a ceiling allows; nil when it is its own list
-	keyed  bool                     // a mapping: a later entry of the same id replaces
+	keyed  bool                     // a mapping: "!" has no meaning
 }
 
 func (l list[T]) read(v value) (edit, *problem) {
@@ -34,14 +32,13 @@ func (l list[T]) read(v value) (edit, *problem) {
 	return func(p *Policy) *problem { return l.remove(p, entry) }, nil
 }
 
-// add appends entry unless the list has it; a keyed entry replaces.
+// add appends entry; one that the list has already takes the new source, so
+// that what is asked for is never mistaken for a default.
 func (l list[T]) add(p *Policy, entry T) {
 	all := l.at(p)
 	for i, old := range *all {
 		if l.id(old) == l.id(entry) {
-			if l.keyed {
-				(*all)[i] = entry
-			}
+			(*all)[i] = entry
 			return
 		}
 	}

@@ -2,20 +2,24 @@ package policy
 
 // Merge applies files in order, the defaults first: lists add, scalars of a
 // later file replace, "!entry" removes what an earlier one added. A policy
-// file enumerates: unless the file or a later source names a workspace, nothing
-// of the current directory is granted. The error is an Errors.
+// file enumerates: unless one of them has a workspace key, or a flag names a
+// directory, nothing of the current directory is granted. The error is an
+// Errors with every problem.
 func Merge(files ...*File) (*Policy, error) {
 	p := &Policy{}
 	var errs Errors
+	enumerated, named := false, false
 	for _, f := range files {
-		if f.enumerates && !f.has("filesystem.workspace") && p.Workspace.Source.IsDefault() {
-			p.Workspace.Path = ""
-		}
 		errs = append(errs, f.applyTo(p)...)
+		enumerated = enumerated || f.enumerates
+		named = named || f.enumerates && f.has("filesystem.workspace")
+	}
+	if enumerated && !named && p.Workspace.Source.IsDefault() {
+		p.Workspace.Path = ""
 	}
 	errs = append(errs, p.check()...)
 	if len(errs) > 0 {
-		return nil, errs
+		return nil, errs.sorted()
 	}
 	return p, nil
 }

@@ -73,14 +73,17 @@ func nodeKind(n ast.Node) string {
 	return "something else"
 }
 
-// expected names the types that a key takes.
-func expected(k kinds) string {
+// expected names what one value of a key may be.
+func expected(k key) string {
+	if l, ok := k.field.(limit); ok {
+		return l.what + " or none"
+	}
 	var names []string
 	for _, t := range []struct {
 		kind kinds
 		name string
-	}{{isInteger | isNumber, "a number"}, {isString, "text"}, {isBool, "true or false"}} {
-		if k&t.kind != 0 {
+	}{{isString, "text"}, {isInteger | isNumber, "a number"}, {isBool, "true or false"}} {
+		if k.kinds&t.kind != 0 {
 			names = append(names, t.name)
 		}
 	}
@@ -91,10 +94,12 @@ func expected(k kinds) string {
 func typeHint(k key, got kinds) string {
 	_, isLimit := k.field.(limit)
 	switch {
+	case got == 0 && k.form == one:
+		return "remove the key for the default"
 	case got != 0 && got != isNull && k.kinds&isString != 0 && !isLimit:
 		return "quote it if it is meant as text"
-	case isLimit:
-		return `write "none" for no limit, or remove the key for the default`
+	case got == 0 && k.name == "env.set":
+		return `write "" for an empty value`
 	}
 	return ""
 }

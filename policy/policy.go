@@ -16,11 +16,11 @@ type Source struct {
 	Flag      string // "--ro", "-w": the flag that set it; "" when not from a flag
 }
 
-// String returns "FILE:LINE:COL", "flag --ro" or "default".
+// String returns "FILE:LINE:COL", "flag --ro" or "default", always printable.
 func (s Source) String() string {
 	switch {
 	case s.File != "":
-		return s.File + ":" + strconv.Itoa(s.Line) + ":" + strconv.Itoa(s.Col)
+		return printable(s.File) + ":" + strconv.Itoa(s.Line) + ":" + strconv.Itoa(s.Col)
 	case s.Flag != "":
 		return "flag " + s.Flag
 	}

@@ -130,7 +130,7 @@ func (r *reader) top(body ast.Node, root string) {
 func (r *reader) section(n ast.Node, at *token.Token, prefix, shown string) {
 	entries, ok := r.pairs(n, prefix)
 	if !ok {
-		r.report(startOr(n, at), prefix, wrong("remove the key, or give it keys of its own", "%s: expected a mapping, got %s", shown, nodeKind(n)))
+		r.report(startOr(n, at), prefix, wrong("its keys: "+strings.Join(children(r.keys, prefix), ", "), "%s: expected a mapping, got %s", shown, nodeKind(n)))
 		return
 	}
 	for _, e := range entries {
@@ -190,7 +190,7 @@ func (r *reader) leaf(k key, e pair) {
 func (r *reader) list(k key, e pair) {
 	seq, ok := e.value.(*ast.SequenceNode)
 	if !ok {
-		hint := "write [] for none"
+		hint := "write [ENTRY, ENTRY], or [] for none"
 		if text, kind := scalarText(e.value); kind == isString {
 			hint = "write [" + quote(text) + "]"
 		}
@@ -219,7 +219,7 @@ func (r *reader) scalar(k key, name string, n ast.Node, at *token.Token) {
 	text, kind := scalarText(n)
 	where := startOr(n, at)
 	if kind&k.kinds == 0 {
-		r.report(where, k.name, wrong(typeHint(k, kind), "%s: expected %s, got %s", k.name, expected(k.kinds), nodeKind(n)))
+		r.report(where, k.name, wrong(typeHint(k, kind), "%s: expected %s, got %s", k.name, expected(k), nodeKind(n)))
 		return
 	}
 	src := r.source(where)

@@ -22,7 +22,7 @@ func unsafeWords() []string {
 // size is a limit in bytes; scale is the value of a number without a unit.
 func size(at func(*Policy) *Limit, scale int64) limit {
 	parse := func(s string) (int64, *problem) { return parseSize(s, scale) }
-	return limit{at: at, parse: parse, format: formatSize}
+	return limit{at: at, parse: parse, format: formatSize, what: "a size"}
 }
 
 // minMemory keeps "--memory 512", meant as megabytes, from being 512 bytes.
@@ -45,19 +45,20 @@ func memory() limit {
 
 // span is a limit in time.
 func span(at func(*Policy) *Limit) limit {
-	return limit{at: at, parse: parseSpan, format: formatSpan}
+	return limit{at: at, parse: parseSpan, format: formatSpan, what: "a duration"}
 }
 
 // count is a limit on how many.
 func count(at func(*Policy) *Limit, most int64) limit {
 	parse := func(s string) (int64, *problem) { return parseCount(s, most) }
-	return limit{at: at, parse: parse, format: formatCount}
+	return limit{at: at, parse: parse, format: formatCount, what: "a whole number"}
 }
 
 // workspacePath is bounded by Bound itself: what allows it depends on the mode.
 func workspacePath() scalar {
 	return scalar{
-		at: func(p *Policy) (*string, *Source) { return &p.Workspace.Path, &p.Workspace.Source },
+		at:    func(p *Policy) (*string, *Source) { return &p.Workspace.Path, &p.Workspace.Source },
+		empty: "(nothing of the current directory)",
 		parse: func(v value) (string, *problem) {
 			path, p := absolute(v.text, v.base)
 			if p == nil && strings.Contains(v.text, ":") {
@@ -72,7 +73,8 @@ func workspacePath() scalar {
 // database that differs between the host and the sandbox.
 func user() scalar {
 	return scalar{
-		at: text(func(p *Policy) *Text { return &p.User }),
+		at:    text(func(p *Policy) *Text { return &p.User }),
+		empty: "(the owner of the workspace)",
 		parse: func(v value) (string, *problem) {
 			n, err := strconv.ParseUint(v.text, 10, 32)
 			if err != nil || n > maxUID || octal(v.text) || v.text[0] == '+' {

@@ -82,11 +82,13 @@ func (r *reader) readable(src []byte) bool {
 // It returns the line of a second document (0 when there is none) and whether
 // all was plain.
 func (r *reader) checkTokens(tokens token.Tokens) (second int, plain bool) {
-	plain, content, headers := true, false, 0
+	plain, content, headers, directive := true, false, 0, 0
 	for _, t := range tokens {
 		switch t.Type {
 		case token.CommentType:
 			continue
+		case token.DirectiveType:
+			directive = t.Position.Line
 		case token.DocumentHeaderType:
 			headers++
 			if content || headers > 1 {
@@ -102,7 +104,7 @@ func (r *reader) checkTokens(tokens token.Tokens) (second int, plain bool) {
 			r.report(t, "", wrong("keep one; give several files with several -p", "a policy is one document"))
 			return t.Position.Line, false
 		}
-		content = true
+		content = content || t.Position.Line != directive
 		if p := refusedToken(t); p != nil {
 			r.report(t, "", p)
 			plain = false
@@ -121,7 +123,8 @@ func refusedToken(t *token.Token) *problem {
 	case token.MergeKeyType:
 		return wrong("write the keys out", "merge keys (<<) are not allowed in a policy")
 	case token.TagType:
-		return wrong(`to remove an entry, quote it: "`+strings.Trim(quote(t.Value), `"`)+`"`, "tags (!) are not allowed in a policy")
+		entry, _, _ := strings.Cut(t.Value, "]") // in a flow list the bracket is read as part of the tag
+		return wrong("to remove an entry, quote it: "+quote(entry), "tags (!) are not allowed in a policy")
 	case token.DirectiveType:
 		return wrong("quote a text that begins with %", "directives (%%) are not allowed in a policy")
 	}
