@@ -5,6 +5,7 @@
 #   SMOKE_RELEASE   the kernel release that must be running
 #   SMOKE_BIN       the agentguard binary; empty while cmd/agentguard has no code: its cases are skipped, loudly
 #   SMOKE_TESTS     directory with Go test binaries and "manifest" (binary, package directory; tab between)
+# The working directory is the repository.
 #
 # A case is a function whose status decides: 0 good, 77 skip (reason on its last line), else bad.
 set -uo pipefail
@@ -137,7 +138,7 @@ go_test() {
 
 if [[ -n ${SMOKE_TESTS:-} ]]; then
   while IFS=$'\t' read -r binary dir; do
-    run_case "go test ${dir#"$SMOKE_REPO"/}" go_test "$binary" "$dir"
+    run_case "go test $dir" go_test "$binary" "$dir"
   done <"$SMOKE_TESTS/manifest"
 fi
 

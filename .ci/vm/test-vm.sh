@@ -9,11 +9,11 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 boot_limit=${AGENTGUARD_VM_LIMIT:-150} # seconds for smoke.sh in one boot
-kernel_packages=(./bpf/... ./landlock/... ./internal/... ./supervisor/...)
+kernel_packages='^(bpf|landlock|internal|supervisor)(/|$)' # directories whose tests talk to the kernel
 
 # build fills $out: the static binary and the test binaries of the packages that talk to the kernel.
 build() {
-  local list dirs dir
+  local list dirs dir name
   cd "$vm_repo"
   export CGO_ENABLED=0 GOARCH=amd64
   if compgen -G 'cmd/agentguard/*.go' >/dev/null; then
@@ -23,11 +23,12 @@ build() {
   fi
   mkdir "$out/tests"
   : >"$out/tests/manifest"
-  list=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "${kernel_packages[@]}") || die "go list failed"
-  mapfile -t dirs < <(printf '%s' "$list")
+  list=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./...) || die "go list failed"
+  mapfile -t dirs < <(sed "s|^$vm_repo/||" <<<"$list" | grep -E "$kernel_packages")
   for dir in "${dirs[@]}"; do
-    go test -c -o "$out/tests/$(basename "$dir").test" "$dir" || die "the tests of $dir do not build"
-    printf '%s.test\t%s\n' "$(basename "$dir")" "$dir" >>"$out/tests/manifest"
+    name=${dir//\//-}.test
+    go test -c -o "$out/tests/$name" "./$dir" || die "the tests of $dir do not build"
+    printf '%s\t%s\n' "$name" "$dir" >>"$out/tests/manifest"
   done
 }
 
@@ -55,7 +56,7 @@ smoke() {
   [[ -x $out/agentguard ]] && binary=$out/agentguard
   echo "== $release"
   "$vm_dir/vmrun.sh" -d "$vm_repo" -t "$boot_limit" -e SMOKE_RELEASE="$release" -e SMOKE_BIN="$binary" \
-    -e SMOKE_TESTS="$out/tests" -e SMOKE_REPO="$vm_repo" "$kdir" "$vm_dir/smoke.sh" | tee "$out/smoke.log" || status=$?
+    -e SMOKE_TESTS="$out/tests" "$kdir" "$vm_dir/smoke.sh" | tee "$out/smoke.log" || status=$?
   if judge "$out/smoke.log" "$status"; then
     echo "== $release: good, $((SECONDS - start)) s"
   else
