@@ -1,0 +1,361 @@
+package trace
+
+import (
+	"encoding/base64"
+	"net/netip"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of one record. What is longer is cut and says so.
+const (
+	MaxPath = 64 << 10  // bytes of one path or name; Linux paths end at 4096
+	MaxArgv = 256 << 10 // bytes of all arguments
+	// MaxLine bounds an encoded record: every byte may become \uXXXX and be
+	// repeated in base64. The Reader refuses longer lines.
+	MaxLine = 4 << 20
+)
+
+// line builds one record. A value of zero is left out, the rules that differ are
+// named below. The order of the calls in appendEvent is the order of the schema.
+type line struct {
+	b     []byte
+	stamp stamp
+}
+
+// appendEvent appends e as one JSON line with its newline.
+func (l *line) appendEvent(e *Event) {
+	l.b = append(l.b, `{"v":1`...)
+	l.number(`,"seq":`, e.Seq)
+	l.number(`,"mono":`, e.Mono)
+	l.b = l.stamp.append(append(l.b, `,"wall":"`...), e.Wall)
+	l.b = append(l.b, '"')
+	l.text(`,"kind":`, string(e.Kind))
+	l.text(`,"phase":`, string(e.Phase))
+	l.who(e)
+	l.call(e)
+	l.file(e)
+	l.argv(e)
+	l.net(e)
+	l.limit(e)
+	l.verdict(e)
+	l.end(e)
+	l.output(e)
+	l.loss(&e.Loss)
+	l.run(e)
+	l.summary(e)
+	l.b = append(l.b, '}', '\n')
+}
+
+func (l *line) who(e *Event) {
+	p := &e.Proc
+	l.id(`,"proc":`, p.Boot, p.Start, p.Pid)
+	if p.Pid != 0 {
+		l.uint(`,"pid":`, uint64(p.Pid))
+		if p.Tid != p.Pid {
+			l.uint(`,"tid":`, uint64(p.Tid))
+		}
+		l.uint(`,"ns_pid":`, uint64(p.NSPid))
+		l.uint(`,"ppid":`, uint64(p.PPid))
+		if p.PStart != 0 {
+			l.id(`,"parent":`, p.Boot, p.PStart, p.PPid)
+		}
+		l.number(`,"uid":`, uint64(p.UID))
+	}
+	l.bytes(`,"comm":`, `,"comm_b64":`, ``, e.Comm, 0)
+	l.other(`,"child":`, `,"child_tid":`, `,"child_ns_pid":`, &e.Child)
+	l.other(`,"target":`, `,"target_tid":`, `,"target_ns_pid":`, &e.Target)
+}
+
+func (l *line) other(key, keyTid, keyNS string, p *Proc) {
+	if p.Pid == 0 {
+		return
+	}
+	l.id(key, p.Boot, p.Start, p.Pid)
+	if p.Tid != p.Pid {
+		l.uint(keyTid, uint64(p.Tid))
+	}
+	l.uint(keyNS, uint64(p.NSPid))
+}
+
+func (l *line) call(e *Event) {
+	l.text(`,"syscall":`, e.Syscall)
+	if e.Syscall != "" || e.SyscallNr != 0 {
+		l.int(`,"nr":`, int64(e.SyscallNr))
+	}
+	if e.Ret != 0 {
+		l.int(`,"ret":`, e.Ret)
+	}
+	l.named(`,"errno":`, errnoNames[:], e.Errno, "E")
+	l.uint(`,"count":`, e.Count)
+}
+
+func (l *line) file(e *Event) {
+	l.bytes(`,"path":`, `,"path_b64":`, `,"path_len":`, e.Path, e.PathLen)
+	l.text(`,"path_source":`, string(e.PathSource))
+	l.bytes(`,"to":`, `,"to_b64":`, `,"to_len":`, e.To, e.ToLen)
+	l.flag(`,"truncated":true`, e.PathLen != 0 || e.ToLen != 0 || len(e.Path) > MaxPath || len(e.To) > MaxPath)
+	l.text(`,"access":`, e.Access)
+	l.uint(`,"flags":`, e.Flags)
+	if e.Mode != 0 {
+		l.b = append(strconv.AppendUint(append(l.b, `,"mode":"0`...), uint64(e.Mode), 8), '"')
+	}
+	if e.DevMajor != 0 || e.DevMinor != 0 {
+		l.b = strconv.AppendUint(append(l.b, `,"dev":"`...), uint64(e.DevMajor), 10)
+		l.b = append(strconv.AppendUint(append(l.b, ':'), uint64(e.DevMinor), 10), '"')
+	}
+	l.uint(`,"ino":`, e.Ino)
+	l.bytes(`,"name":`, `,"name_b64":`, `,"name_len":`, e.Name, e.NameLen)
+}
+
+// argv writes the argument list, and the exact bytes of those arguments that
+// are not UTF-8 at the same index of argv_b64. An empty list is written for an
+// exec, since a program can be started with none.
+func (l *line) argv(e *Event) {
+	kept, full := fit(e.Argv)
+	if len(kept) > 0 || e.Kind == KindExec {
+		l.b = append(l.b, `,"argv":[`...)
+		valid := true
+		for i, a := range kept {
+			if i > 0 {
+				l.b = append(l.b, ',')
+			}
+			var ok bool
+			l.b, ok = appendJSON(l.b, a)
+			valid = valid && ok
+		}
+		l.b = append(l.b, ']')
+		if !valid {
+			l.argvExact(kept)
+		}
+	}
+	cut := e.ArgvLen
+	if cut == 0 && len(kept) < len(e.Argv) {
+		cut = full
+	}
+	argc := uint64(e.Argc)
+	if argc == 0 {
+		argc = uint64(len(e.Argv))
+	}
+	l.uint(`,"argc":`, argc)
+	l.uint(`,"argv_len":`, cut)
+	l.flag(`,"argv_truncated":true`, cut != 0)
+}
+
+func (l *line) argvExact(args [][]byte) {
+	l.b = append(l.b, `,"argv_b64":[`...)
+	for i, a := range args {
+		if i > 0 {
+			l.b = append(l.b, ',')
+		}
+		l.b = append(l.b, '"')
+		if !utf8.Valid(a) {
+			l.b = base64.StdEncoding.AppendEncode(l.b, a)
+		}
+		l.b = append(l.b, '"')
+	}
+	l.b = append(l.b, ']')
+}
+
+// fit returns the leading arguments that a record has room for, and the bytes
+// of all of them. An argument counts 8 bytes more than it holds, so that many
+// empty ones are bounded too.
+func fit(args [][]byte) (kept [][]byte, full uint64) {
+	kept = args
+	room := MaxArgv
+	for i, a := range args {
+		full += uint64(len(a))
+		if room -= len(a) + 8; room < 0 && len(kept) > i {
+			kept = args[:i]
+		}
+	}
+	return kept, full
+}
+
+func (l *line) net(e *Event) {
+	l.text(`,"family":`, e.Family)
+	l.text(`,"proto":`, e.Proto)
+	if e.Addr.IsValid() {
+		l.addr(e.Addr)
+		l.number(`,"port":`, uint64(e.Port))
+	}
+	l.uint(`,"bytes":`, e.Bytes)
+}
+
+// addr leaves out the zone: it is a name that the caller chose.
+func (l *line) addr(a netip.Addr) {
+	l.b = append(l.b, `,"addr":"`...)
+	l.b = a.WithZone("").AppendTo(l.b)
+	l.b = append(l.b, '"')
+}
+
+func (l *line) limit(e *Event) {
+	l.text(`,"limit":`, e.Limit)
+	l.uint(`,"limit_value":`, e.LimitValue)
+	l.uint(`,"limit_hits":`, e.LimitHits)
+	l.text(`,"probe":`, e.Probe)
+}
+
+func (l *line) verdict(e *Event) {
+	l.text(`,"verdict":`, string(e.Verdict))
+	l.text(`,"layer":`, string(e.Layer))
+	l.text(`,"rule":`, e.Rule)
+	l.text(`,"rule_source":`, e.RuleSource)
+	l.text(`,"remedy":`, e.Remedy)
+	l.text(`,"certainty":`, string(e.Certainty))
+}
+
+func (l *line) end(e *Event) {
+	if e.ExitCode != 0 || e.Signal == 0 && (e.Kind == KindExit || e.Kind == KindSummary) {
+		l.int(`,"exit_code":`, int64(e.ExitCode))
+	}
+	l.named(`,"signal":`, signalNames[:], e.Signal, "SIG")
+	l.flag(`,"core":true`, e.Core)
+	l.uint(`,"utime":`, e.UTime)
+	l.uint(`,"stime":`, e.STime)
+	l.uint(`,"maxrss":`, e.MaxRSS)
+	l.text(`,"reason":`, e.Reason)
+}
+
+func (l *line) output(e *Event) {
+	l.text(`,"stream":`, e.Stream)
+	l.uint(`,"kept":`, e.Kept)
+	l.text(`,"sha256":`, e.SHA256)
+}
+
+func (l *line) loss(s *Loss) {
+	if s.Class == "" {
+		return
+	}
+	l.text(`,"lost_class":`, s.Class)
+	l.text(`,"lost_cause":`, s.Cause)
+	l.number(`,"lost_count":`, s.Count)
+	l.uint(`,"lost_bytes":`, s.Bytes)
+	l.number(`,"after_seq":`, s.AfterSeq)
+	l.uint(`,"before_seq":`, s.BeforeSeq)
+	if s.CPU >= 0 {
+		l.number(`,"cpu":`, uint64(s.CPU))
+	}
+}
+
+func (l *line) run(e *Event) {
+	l.text(`,"run":`, e.Run)
+	l.text(`,"boot_id":`, e.BootID)
+	l.text(`,"tool":`, e.Tool)
+	l.text(`,"kernel":`, e.Kernel)
+	l.text(`,"tier":`, e.Tier)
+	l.text(`,"plan_sha256":`, e.PlanSHA256)
+	l.text(`,"text":`, e.Text)
+}
+
+func (l *line) summary(e *Event) {
+	l.uint(`,"records":`, e.Records)
+	l.uint(`,"lost":`, e.Lost)
+	if len(e.Counts) == 0 {
+		return
+	}
+	l.b = append(l.b, `,"counts":{`...)
+	for i, c := range e.Counts {
+		if i > 0 {
+			l.b = append(l.b, ',')
+		}
+		l.b, _ = appendJSON(l.b, c.Name)
+		l.b = strconv.AppendUint(append(l.b, ':'), c.N, 10)
+	}
+	l.b = append(l.b, '}')
+}
+
+// uint, text and flag leave out zero values.
+func (l *line) uint(key string, v uint64) {
+	if v != 0 {
+		l.number(key, v)
+	}
+}
+
+func (l *line) text(key, v string) {
+	if v != "" {
+		l.b = append(l.b, key...)
+		l.b, _ = appendJSON(l.b, v)
+	}
+}
+
+func (l *line) flag(keyTrue string, v bool) {
+	if v {
+		l.b = append(l.b, keyTrue...)
+	}
+}
+
+// number and int always write.
+func (l *line) number(key string, v uint64) {
+	l.b = strconv.AppendUint(append(l.b, key...), v, 10)
+}
+
+func (l *line) int(key string, v int64) {
+	l.b = strconv.AppendInt(append(l.b, key...), v, 10)
+}
+
+func (l *line) id(key, boot string, start uint64, pid uint32) {
+	if pid != 0 {
+		l.b = append(append(l.b, key...), '"')
+		l.b = append(appendID(l.b, boot, start, pid), '"')
+	}
+}
+
+// named writes a number by its Linux name without allocating.
+func (l *line) named(key string, names []string, n int32, prefix string) {
+	if n == 0 {
+		return
+	}
+	l.b = append(append(l.b, key...), '"')
+	if n > 0 && int(n) < len(names) && names[n] != "" {
+		l.b = append(l.b, names[n]...)
+	} else {
+		l.b = strconv.AppendInt(append(l.b, prefix...), int64(n), 10)
+	}
+	l.b = append(l.b, '"')
+}
+
+// bytes writes text that the command chose, its exact bytes in base64 when they
+// are not UTF-8, and its full length when it is cut here or was cut before.
+func (l *line) bytes(key, keyB64, keyLen string, v []byte, fullLen uint32) {
+	if len(v) > MaxPath {
+		fullLen = max(fullLen, uint32(min(len(v), 1<<31)))
+		v = v[:MaxPath]
+	}
+	if len(v) > 0 {
+		l.b = append(l.b, key...)
+		var valid bool
+		if l.b, valid = appendJSON(l.b, v); !valid {
+			l.b = append(append(l.b, keyB64...), '"')
+			l.b = append(base64.StdEncoding.AppendEncode(l.b, v), '"')
+		}
+	}
+	if keyLen != "" {
+		l.uint(keyLen, uint64(fullLen))
+	}
+}
+
+// stamp formats wall time as RFC 3339 in UTC with nine digits, and keeps the
+// text of the last second, since most records share it.
+type stamp struct {
+	sec  int64
+	text [len("2006-01-02T15:04:05.")]byte
+	set  bool
+}
+
+func (s *stamp) append(b []byte, ns int64) []byte {
+	sec, frac := ns/1e9, ns%1e9
+	if frac < 0 {
+		sec, frac = sec-1, frac+1e9
+	}
+	if !s.set || sec != s.sec {
+		time.Unix(sec, 0).UTC().AppendFormat(s.text[:0], "2006-01-02T15:04:05.")
+		s.sec, s.set = sec, true
+	}
+	b = append(b, s.text[:]...)
+	for d := int64(1e8); d > 0; d /= 10 {
+		b = append(b, '0'+byte(frac/d%10))
+	}
+	return append(b, 'Z')
+}

@@ -1,0 +1,213 @@
+package trace
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// LineError is a line of a record that could not be read. Reading can go on.
+type LineError struct {
+	Line int // from 1
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+// ErrTooLong marks a line longer than MaxLine; it is skipped.
+var ErrTooLong = errors.New("longer than a record can be")
+
+// Gap is a run of sequence numbers that are missing from a record.
+type Gap struct{ First, Last uint64 }
+
+// Judgement is what can be said about a record as a whole.
+type Judgement string
+
+// The judgements. A record that was altered is found by its seal, not here.
+const (
+	Complete   Judgement = "complete"
+	Incomplete Judgement = "incomplete" // records are missing, and it says where
+	Unsealed   Judgement = "unsealed"   // it does not end with its summary: the writer died
+)
+
+const maxFindings = 100 // of each sort kept in a Report; all are counted
+
+// Report collects what a Reader found. It is final after io.EOF.
+type Report struct {
+	Records  uint64 // lines that were read
+	LastSeq  uint64
+	Missing  uint64 // sequence numbers absent
+	Gaps     []Gap
+	BadLines uint64
+	Bad      []*LineError
+	Lost     uint64 // records lost according to loss records
+	Losses   []Loss
+	Torn     bool // the last line has no end
+	Summary  bool
+	After    uint64 // records after the summary
+	Disagree bool   // the summary counts other numbers than were read
+}
+
+// Judge returns the judgement and every reason against completeness, in plain
+// words without text from the record.
+func (r *Report) Judge() (Judgement, []string) {
+	var why []string
+	say := func(bad bool, format string, a ...any) {
+		if bad {
+			why = append(why, fmt.Sprintf(format, a...))
+		}
+	}
+	say(!r.Summary, "no summary: agentguard ended before the run did")
+	say(r.Torn, "the last line is torn")
+	say(r.Lost > 0, "%d records lost", r.Lost)
+	say(r.Missing > 0, "%d sequence numbers missing", r.Missing)
+	say(r.BadLines > 0, "%d unreadable lines", r.BadLines)
+	say(r.After > 0, "%d records after the summary", r.After)
+	say(r.Disagree, "the summary counts other numbers than the record holds")
+	switch {
+	case !r.Summary:
+		return Unsealed, why
+	case len(why) > 0:
+		return Incomplete, why
+	}
+	return Complete, nil
+}
+
+// Reader reads a record as a stream, in bounded memory, from a source that may
+// be hostile, torn or still being written.
+type Reader struct {
+	in     *bufio.Reader
+	d      decoder
+	long   []byte // a line that does not fit in the buffer of in
+	raw    []byte // the current line without its newline
+	n      int
+	report Report
+}
+
+// NewReader returns a Reader of the record in r.
+func NewReader(r io.Reader) *Reader {
+	return &Reader{in: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// Next reads the next record into e, whose slices are valid until the next
+// call. It returns io.EOF at the end, a *LineError for a line that cannot be
+// read (the caller may go on), and other errors of the source.
+func (r *Reader) Next(e *Event) error {
+	err := r.readLine()
+	if err == nil {
+		err = r.d.decode(r.raw, e)
+	}
+	switch {
+	case err == nil:
+		r.account(e)
+		return nil
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case errors.As(err, new(*sourceError)):
+		return err
+	}
+	bad := &LineError{r.n, err}
+	r.report.BadLines++
+	if len(r.report.Bad) < maxFindings {
+		r.report.Bad = append(r.report.Bad, bad)
+	}
+	return bad
+}
+
+// sourceError is a failure of the source, not of a line.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return "trace: read: " + e.err.Error() }
+
+func (e *sourceError) Unwrap() error { return e.err }
+
+// readLine sets r.raw. A last line without a newline is torn: it is reported and
+// never returned, because what it would have said is not known.
+func (r *Reader) readLine() error {
+	r.long = r.long[:0]
+	r.n++
+	tooLong := false
+	for {
+		part, err := r.in.ReadSlice('\n')
+		if tooLong = tooLong || len(r.long)+len(part) > MaxLine; tooLong {
+			r.long = r.long[:0]
+		} else if err == bufio.ErrBufferFull || len(r.long) > 0 {
+			r.long = append(r.long, part...)
+			part = r.long
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+			continue
+		case err == io.EOF:
+			r.report.Torn = r.report.Torn || len(part) > 0 || tooLong
+			return io.EOF
+		case err != nil:
+			return &sourceError{err}
+		case tooLong:
+			return ErrTooLong
+		}
+		r.raw = part[:len(part)-1]
+		return nil
+	}
+}
+
+func (r *Reader) account(e *Event) {
+	p := &r.report
+	if p.Summary {
+		p.After++
+	}
+	p.Records++
+	switch want := p.LastSeq + 1; {
+	case e.Seq > want:
+		p.Missing += e.Seq - want
+		if len(p.Gaps) < maxFindings {
+			p.Gaps = append(p.Gaps, Gap{want, e.Seq - 1})
+		}
+	case e.Seq < want:
+		p.Disagree = true
+	}
+	p.LastSeq = max(p.LastSeq, e.Seq)
+	switch e.Kind {
+	case KindLoss:
+		p.Lost += e.Loss.Count
+		if len(p.Losses) < maxFindings {
+			p.Losses = append(p.Losses, e.Loss)
+		}
+	case KindSummary:
+		p.Disagree = p.Disagree || e.Records+1 != e.Seq || e.Lost != p.Lost
+		p.Summary = true
+	}
+}
+
+// Line returns the number of the current line, from 1.
+func (r *Reader) Line() int { return r.n }
+
+// Raw returns the current line as it stands in the record, without its newline.
+func (r *Reader) Raw() []byte { return r.raw }
+
+// Report returns what was found so far.
+func (r *Reader) Report() *Report { return &r.report }
+
+// Copy writes the readable records of r to w as they are, one a line, and returns
+// when r ends.
+func Copy(w io.Writer, r *Reader) error {
+	out := bufio.NewWriter(w)
+	var e Event
+	for {
+		switch err := r.Next(&e); {
+		case err == nil:
+			out.Write(r.Raw())
+			if err := out.WriteByte('\n'); err != nil {
+				return fmt.Errorf("trace: copy: %w", err)
+			}
+		case errors.Is(err, io.EOF):
+			return out.Flush()
+		case errors.As(err, new(*LineError)):
+		default:
+			return err
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// ErrClosed is returned by Append after Close.
+var ErrClosed = errors.New("trace: the record is closed")
+
+// Options configure a Writer.
+type Options struct {
+	// MaxBytes bounds the file; 0 means no bound. Records of bulk kinds may fill
+	// 6/8 of it and denials 7/8, so that a flood of either cannot push out the
+	// exec that it hides; a last part is kept back for what Close writes. What
+	// does not fit is counted.
+	MaxBytes int64
+	// Mono and Wall are the same instant on CLOCK_BOOTTIME (ns) and on the wall
+	// clock. Wall times of records are Mono plus their difference, so that a
+	// clock set during the run does not bend the record.
+	Mono uint64
+	Wall time.Time
+	// BootID is the kernel's boot id; its first 8 characters are in every
+	// process id.
+	BootID string
+}
+
+const (
+	flushAt  = 64 << 10 // bytes buffered before a write
+	tailRoom = 64 << 10 // bytes kept back for loss records and the summary
+)
+
+// Writer appends events to a record. It is safe for concurrent use.
+//
+// The protocol with the disk: whole records are collected in one buffer and
+// written together. When a write fails, the record is cut back to its last whole
+// line if the destination can Truncate, the error sticks, every later event is
+// only counted, and Close tries once more to write what was lost and the summary.
+type Writer struct {
+	mu     sync.Mutex
+	w      io.Writer
+	o      Options
+	offset int64 // ns to add to Mono
+	boot   string
+	line   line // pending whole records
+
+	seq     uint64 // last one assigned
+	written int64  // bytes that reached w
+	durable uint64 // last seq that reached w
+	err     error  // first failure of w
+	closed  bool
+
+	room     int64 // bytes for records, without what Close needs; 0: no bound
+	counts   map[Kind]uint64
+	losses   []Loss // by class and cause, to be written by Close
+	reported uint64 // records lost according to loss events that were appended
+}
+
+// NewWriter starts a record at the beginning of w. Where w has Sync or Truncate
+// (as *os.File has), they are used; a file should be opened with O_APPEND.
+func NewWriter(w io.Writer, o Options) *Writer {
+	t := &Writer{w: w, o: o, counts: make(map[Kind]uint64, 32)}
+	t.offset = o.Wall.UnixNano() - int64(o.Mono)
+	t.boot = o.BootID[:min(8, len(o.BootID))]
+	t.line.b = make([]byte, 0, flushAt+8<<10)
+	if o.MaxBytes > 0 {
+		t.room = max(o.MaxBytes-min(tailRoom, o.MaxBytes/4), 1)
+	}
+	return t
+}
+
+// Append writes e at the end of the record and assigns its Seq, Wall and, where
+// empty, the boot part of its ids. The error is that of the destination and
+// sticks; the event is then counted as lost. A record over MaxBytes is counted
+// as lost without an error.
+func (t *Writer) Append(e *Event) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return ErrClosed
+	}
+	if t.err != nil {
+		t.lose(string(e.Kind), "disk", e.Times(), 0)
+		return t.err
+	}
+	before := len(t.line.b)
+	t.encode(e)
+	size := len(t.line.b) - before
+	if cause := t.refuses(e, size); cause != "" {
+		t.line.b = t.line.b[:before]
+		t.seq--
+		e.Seq = 0
+		t.lose(string(e.Kind), cause, e.Times(), uint64(size))
+		return nil
+	}
+	t.counts[e.Kind] += e.Times()
+	if e.Kind == KindLoss {
+		t.reported += e.Loss.Count
+	}
+	if len(t.line.b) >= flushAt {
+		return t.flush()
+	}
+	return nil
+}
+
+func (t *Writer) encode(e *Event) {
+	t.seq++
+	e.Seq, e.Wall = t.seq, int64(e.Mono)+t.offset
+	for _, p := range [...]*Proc{&e.Proc, &e.Child, &e.Target} {
+		if p.Boot == "" {
+			p.Boot = t.boot
+		}
+	}
+	t.line.appendEvent(e)
+}
+
+// refuses says why a record that was just encoded cannot be kept, or "".
+func (t *Writer) refuses(e *Event, size int) string {
+	if size > MaxLine {
+		return "too_long"
+	}
+	eighths := int64(8)
+	switch {
+	case e.Verdict == VerdictDeny:
+		eighths = 7
+	case e.Kind.bulk():
+		eighths = 6
+	}
+	if t.room != 0 && t.written+int64(len(t.line.b)) > t.room/8*eighths {
+		return "max_bytes"
+	}
+	return ""
+}
+
+// lose counts records that will never be in the file.
+func (t *Writer) lose(class, cause string, n, size uint64) {
+	for i := range t.losses {
+		if l := &t.losses[i]; l.Class == class && l.Cause == cause {
+			l.Count += n
+			l.Bytes += size
+			return
+		}
+	}
+	t.losses = append(t.losses, Loss{Class: class, Cause: cause, Count: n, Bytes: size, AfterSeq: t.seq, CPU: -1})
+}
+
+// Flush hands buffered records to the destination.
+func (t *Writer) Flush() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.flush()
+}
+
+// Sync flushes and asks the destination to make the record durable.
+func (t *Writer) Sync() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.flush(); err != nil {
+		return err
+	}
+	return t.sync()
+}
+
+func (t *Writer) sync() error {
+	f, ok := t.w.(interface{ Sync() error })
+	if !ok {
+		return nil
+	}
+	if err := f.Sync(); err != nil {
+		return t.fail(err)
+	}
+	return nil
+}
+
+func (t *Writer) flush() error {
+	if t.err != nil || len(t.line.b) == 0 {
+		return t.err
+	}
+	n, err := t.w.Write(t.line.b)
+	if err == nil && n < len(t.line.b) {
+		err = io.ErrShortWrite
+	}
+	if err == nil {
+		t.written += int64(n)
+		t.durable = t.seq
+		t.line.b = t.line.b[:0]
+		return nil
+	}
+	t.cutBack(max(n, 0))
+	return t.fail(err)
+}
+
+// cutBack accounts for a write that stopped after n bytes: what follows the last
+// whole record is cut off, and its records are lost.
+func (t *Writer) cutBack(n int) {
+	whole := bytes.LastIndexByte(t.line.b[:n], '\n') + 1
+	t.durable += uint64(bytes.Count(t.line.b[:whole], []byte{'\n'}))
+	t.written += int64(whole)
+	t.seq = t.durable
+	t.forget(t.line.b[whole:])
+	t.line.b = t.line.b[:0]
+	if n == whole {
+		return
+	}
+	f, ok := t.w.(interface{ Truncate(int64) error })
+	if !ok || f.Truncate(t.written) != nil {
+		t.line.b = append(t.line.b, '\n') // ends the torn line, if anything can be written again
+	}
+}
+
+// forget takes records that were accepted, but never reached the destination,
+// out of the counters again.
+func (t *Writer) forget(lines []byte) {
+	var d decoder
+	var e Event
+	for line := range bytes.Lines(lines) {
+		if err := d.decode(bytes.TrimSuffix(line, []byte{'\n'}), &e); err != nil {
+			continue // the newline that ends a torn line
+		}
+		if e.Kind == KindLoss {
+			t.reported -= e.Loss.Count
+			t.lose(e.Loss.Class, e.Loss.Cause, e.Loss.Count, e.Loss.Bytes)
+		}
+		t.counts[e.Kind] -= e.Times()
+		t.lose(string(e.Kind), "disk", e.Times(), uint64(len(line)))
+	}
+}
+
+func (t *Writer) fail(err error) error {
+	if t.err == nil {
+		t.err = fmt.Errorf("trace: the record is incomplete: %w", err)
+	}
+	return t.err
+}
+
+// Seq returns the number of the last record.
+func (t *Writer) Seq() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seq
+}
+
+// Lost returns how many records are known to be missing: those of the loss
+// events that were appended, and those that this Writer could not keep.
+func (t *Writer) Lost() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost()
+}
+
+func (t *Writer) lost() uint64 {
+	n := t.reported
+	for _, l := range t.losses {
+		n += l.Count
+	}
+	return n
+}
+
+// Close ends the record: loss records for what this Writer could not keep, then
+// sum as the summary (nil for an empty one), completed with the number of
+// records, of losses, and the records of each kind ("kind.exec"). It returns the
+// first error that the record met; the destination stays open.
+func (t *Writer) Close(sum *Event) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return ErrClosed
+	}
+	first := t.flush()
+	t.closed, t.err = true, nil // one more try: room may have been made
+	if sum == nil {
+		sum = &Event{Mono: t.o.Mono}
+	}
+	lost := t.lost()
+	for _, l := range t.losses {
+		t.encode(&Event{Kind: KindLoss, Mono: sum.Mono, Loss: l})
+		t.counts[KindLoss]++
+	}
+	sum.Kind, sum.Records, sum.Lost = KindSummary, t.seq, lost
+	sum.Counts = append(sum.Counts, t.kindCounts()...)
+	t.encode(sum)
+	err := t.flush()
+	if err == nil {
+		err = t.sync()
+	}
+	if first != nil {
+		return first
+	}
+	return err
+}
+
+// kindCounts returns the counters of the record in the order of the schema's
+// kinds, so that equal runs make equal summaries.
+func (t *Writer) kindCounts() []Count {
+	var c []Count
+	for _, k := range kinds {
+		if n := t.counts[k]; n > 0 {
+			c = append(c, Count{"kind." + string(k), n})
+		}
+	}
+	return c
+}
