@@ -4,13 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=$(mktemp -d)
-trap 'rm -rf "$copy"' EXIT
+stamp=$(mktemp)
+trap 'rm -rf "$copy" "$stamp"' EXIT
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do
 	[[ -e $f ]] && printf '%s\0' "$f"
 done | tar --null -T - -cf - | tar -xf - -C "$copy"
 # Generators must write what they promise, not merely leave the old file alone.
 grep -rlE --include='*.go' '^// Code generated .* DO NOT EDIT\.$' "$copy" | grep -v /testdata/ | xargs -r touch -d @0
-find "$copy" -name '*.elf' -o -name '*_bpfe?.o' | xargs -r touch -d @0
+find "$copy" \( -name '*.elf' -o -name '*_bpfe?.o' \) -exec touch -d @0 {} +
+touch "$stamp"
 make -s -C "$copy" generate
 stale=$(find "$copy" -type f ! -newermt @1 -printf '%P\n')
 [[ -z $stale ]] || { echo "generated.sh: make generate does not write: $stale" >&2; exit 1; }
@@ -20,5 +22,5 @@ while IFS= read -r f; do
 	bad=1
 	echo "generated.sh: $f is not what make generate writes" >&2
 	case $f in *.go) diff -u "$f" "$copy/$f" | head -40 >&2 || : ;; esac
-done < <(cd "$copy" && find . -type f -printf '%P\n')
+done < <(find "$copy" -type f -newer "$stamp" -printf '%P\n')
 exit $bad

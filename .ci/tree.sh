@@ -1,7 +1,7 @@
 #!/bin/bash
 # What no other tool looks at: each rule says why it is here.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 bad=0
 rule() { # rule WHY FINDINGS
 	[[ -z $2 ]] && return
