@@ -13,7 +13,7 @@ kernel_packages='^(bpf|landlock|internal|supervisor)(/|$)' # directories whose t
 
 # build fills $out: the static binary and the test binaries of the packages that talk to the kernel.
 build() {
-  local list dirs dir name
+  local module list dirs dir name
   cd "$vm_repo"
   export CGO_ENABLED=0 GOARCH=amd64
   if compgen -G 'cmd/agentguard/*.go' >/dev/null; then
@@ -23,11 +23,13 @@ build() {
   fi
   mkdir "$out/tests"
   : >"$out/tests/manifest"
-  list=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./...) || die "go list failed"
-  mapfile -t dirs < <(sed "s|^$vm_repo/||" <<<"$list" | grep -E "$kernel_packages")
+  module=$(go list -m)
+  # -e, and no end at a package that does not build: its binary is missed in the guest, the others still run.
+  list=$(go list -e -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...) || die "go list failed"
+  mapfile -t dirs < <(awk -v n=$((${#module} + 2)) '{ print substr($0, n) }' <<<"$list" | grep -E "$kernel_packages")
   for dir in "${dirs[@]}"; do
     name=${dir//\//-}.test
-    go test -c -o "$out/tests/$name" "./$dir" || die "the tests of $dir do not build"
+    go test -c -o "$out/tests/$name" "./$dir" || log "the tests of $dir do not build"
     printf '%s\t%s\n' "$name" "$dir" >>"$out/tests/manifest"
   done
 }
@@ -55,8 +57,15 @@ smoke() {
   release=$(basename "$kdir")
   [[ -x $out/agentguard ]] && binary=$out/agentguard
   echo "== $release"
+  : >"$out/smoke.log"
   "$vm_dir/vmrun.sh" -d "$vm_repo" -t "$boot_limit" -e SMOKE_RELEASE="$release" -e SMOKE_BIN="$binary" \
-    -e SMOKE_TESTS="$out/tests" "$kdir" "$vm_dir/smoke.sh" | tee "$out/smoke.log" || status=$?
+    -e SMOKE_TESTS="$out/tests" "$kdir" "$vm_dir/smoke.sh" >"$out/smoke.log" &
+  vm_pid=$!
+  # In the background, so that a signal to this script reaches the trap at once and the VM by it.
+  tail -n +1 -s 0.2 --pid="$vm_pid" -f "$out/smoke.log" &
+  wait "$vm_pid" || status=$?
+  vm_pid=''
+  wait
   if judge "$out/smoke.log" "$status"; then
     echo "== $release: good, $((SECONDS - start)) s"
   else
@@ -65,18 +74,25 @@ smoke() {
   fi
 }
 
+# shellcheck disable=SC2317 # called by the trap
+cleanup() {
+  if [[ -n $vm_pid ]] && kill "$vm_pid" 2>/dev/null; then wait "$vm_pid" || true; fi
+  rm -rf "$out"
+}
+
 install_deps
 mkdir -p "$vm_cache"
+find "$vm_cache" -maxdepth 1 -name 'build.*' -mmin +600 -exec rm -rf {} + # of scripts that were killed -9
 # Below the cache, which vmrun.sh shows to the guest wherever it is.
 out=$(mktemp -d "$vm_cache/build.XXXXXX")
-trap 'rm -rf "$out"' EXIT
+vm_pid=''
+trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 (build)
 (($#)) || set -- 6.12. newest
-# Two prefixes may name one kernel: it is booted once.
-mapfile -t kernels < <("$vm_dir/fetch-kernels.sh" "$vm_cache/kernels" "$@" | awk '!seen[$0]++')
-((${#kernels[@]})) || die "no kernel"
+list=$("$vm_dir/fetch-kernels.sh" "$vm_cache/kernels" "$@") || die "not all kernels are to be had"
+mapfile -t kernels < <(awk '!seen[$0]++' <<<"$list") # two prefixes may name one kernel: it is booted once
 bad=()
 for kdir in "${kernels[@]}"; do smoke "$kdir" || bad+=("$(basename "$kdir")"); done
 ((${#bad[@]} == 0)) || { log "failed on ${bad[*]}" && exit 1; }
