@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -42,7 +43,7 @@ func Sentence(e *Event) string {
 		b = append(b, " ("+strings.TrimPrefix(s, ", ")+")"...)
 	}
 	if e.Remedy != "" && !secret(e) {
-		b = append(b, ": add "+printed(e.Remedy)...)
+		b = append(b, ": add "+Line(e.Remedy)...)
 	}
 	if n := e.Times(); n > 1 {
 		b = append(b, ", "+strconv.FormatUint(n, 10)+" times"...)
@@ -67,14 +68,6 @@ func act(e *Event) string {
 // anything.
 func word1(s string) string {
 	if bare, _ := classify(s); bare {
-		return s
-	}
-	return Quote(s)
-}
-
-// printed passes a text of ours that may hold spaces.
-func printed(s string) string {
-	if _, ok := classify(s); ok {
 		return s
 	}
 	return Quote(s)
@@ -162,10 +155,10 @@ func absolute(p []byte) bool {
 	return ok && len(p) > 1 && p[0] == '/' && path.Clean(string(p)) == string(p)
 }
 
-func secret(e *Event) bool { return Credential(e.Path) || Credential(e.To) || e.PathLen != 0 }
+func secret(e *Event) bool { return !Advisable(e.Path) || !Advisable(e.To) || e.PathLen != 0 }
 
 // credentialNames are names of files and directories that hold credentials,
-// wherever they lie. A name ending in * is a prefix.
+// wherever they lie, in lower case; one star at either end.
 var credentialNames = []string{
 	".ssh", ".aws", ".azure", ".gcloud", "gcloud", ".kube", ".docker", ".gnupg", ".pki", ".password-store", ".vault-token",
 	".netrc", "_netrc", ".npmrc", ".pypirc", ".yarnrc", ".yarnrc.yml", ".git-credentials", ".pgpass", ".my.cnf", ".s3cfg", ".boto",
@@ -173,21 +166,20 @@ var credentialNames = []string{
 	"credentials", "credentials.*", "credentials-*", "application_default_credentials.json", "hosts.yml", "keyrings", "kwalletd",
 	"id_*", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "*.keytab", "krb5cc_*",
 	"shadow", "shadow-", "gshadow", "gshadow-", "sudoers", "sudoers.d", "master.key", "admin.conf", "kubelet.conf", "kubeconfig",
-	"docker.sock", "podman.sock", "containerd.sock", "crio.sock", "buildkitd.sock", "ssh-agent*", "agent.*", "S.gpg-agent*",
+	"docker.sock", "podman.sock", "containerd.sock", "crio.sock", "buildkitd.sock", "ssh-agent*", "agent.*", "s.gpg-agent*",
 	"secrets", "serviceaccount", "environ", "mem", "kmem", "kcore",
 }
 
-// Credential reports whether a path lies at or below something that usually holds
-// credentials. It errs towards yes: it only decides whether a remedy is shown.
-func Credential(p []byte) bool {
+// Advisable reports whether a remedy may name a path: not when it lies at or
+// below something that usually holds credentials. It errs towards no.
+func Advisable(p []byte) bool {
 	for name := range bytes.SplitSeq(p, []byte{'/'}) {
-		for _, pattern := range credentialNames {
-			if matches(string(bytes.ToLower(name)), strings.ToLower(pattern)) {
-				return true
-			}
+		lower := string(bytes.ToLower(name))
+		if slices.ContainsFunc(credentialNames, func(pattern string) bool { return matches(lower, pattern) }) {
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // matches knows one star, at either end.

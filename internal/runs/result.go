@@ -1,0 +1,187 @@
+package runs
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentguard/agentguard/trace"
+)
+
+// Result is how a run ended: result.json, and what --json prints. Text in it may
+// come from the command; its JSON form is safe to print on a terminal.
+type Result struct {
+	V       int       `json:"v"` // 1
+	ID      string    `json:"id"`
+	Version string    `json:"agentguard"` // of agentguard
+	Argv    []string  `json:"argv"`       // raw bytes in memory
+	ArgvB64 []string  `json:"argv_b64,omitempty"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+
+	Status int    `json:"status"`           // exit status of agentguard
+	Reason string `json:"reason"`           // one of the Reason constants
+	Signal string `json:"signal,omitempty"` // that ended the command: "SIGSEGV"
+	Core   bool   `json:"core,omitempty"`
+	Error  string `json:"error,omitempty"` // what agentguard could not do
+
+	Usage   Usage      `json:"usage"`
+	Limits  []LimitHit `json:"limits,omitempty"` // limits that were met
+	Denials Denials    `json:"denials"`
+	Stdout  Output     `json:"stdout"`
+	Stderr  Output     `json:"stderr"`
+	Record  Record     `json:"record"`
+	Gaps    []Gap      `json:"gaps,omitempty"` // accepted with --allow-gap
+	Thin    []string   `json:"thin,omitempty"` // resources with one layer only
+}
+
+// Why a run ended.
+const (
+	ReasonExit   = "exit"
+	ReasonSignal = "signal"
+	ReasonWall   = "wall"
+	ReasonCPU    = "cpu"
+	ReasonMemory = "memory"
+	ReasonLoss   = "loss"  // on_loss: kill
+	ReasonError  = "error" // agentguard could not run it, or not enforce
+)
+
+// Usage is what the whole tree of processes consumed.
+type Usage struct {
+	Wall      time.Duration `json:"wall_ns"`
+	User      time.Duration `json:"user_ns"`
+	System    time.Duration `json:"system_ns"`
+	MaxMemory int64         `json:"max_memory"` // bytes; 0 unknown
+	MaxTasks  int64         `json:"max_tasks"`  // 0 unknown
+}
+
+// LimitHit is a limit of the run that was met.
+type LimitHit struct {
+	Name  string `json:"name"`
+	Value int64  `json:"value"` // bytes, count or ns
+	Hits  int64  `json:"hits"`
+}
+
+// Denials counts refused acts and shows the first different ones; the record
+// has all.
+type Denials struct {
+	Count uint64   `json:"count"`
+	First []Denial `json:"first,omitempty"`
+}
+
+// Denial is one refused act.
+type Denial struct {
+	Text   string `json:"text"` // trace.Sentence
+	Kind   string `json:"kind"`
+	Object string `json:"object,omitempty"` // quoted
+	Layer  string `json:"layer,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	Source string `json:"rule_source,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+	Count  uint64 `json:"count"`
+}
+
+// NewDenial describes a denial of the record.
+func NewDenial(e *trace.Event) Denial {
+	return Denial{Text: trace.Sentence(e), Kind: string(e.Kind), Object: trace.Object(e), Layer: string(e.Layer),
+		Rule: e.Rule, Source: e.RuleSource, Remedy: e.Remedy, Count: e.Times()}
+}
+
+// Output is one output stream.
+type Output struct {
+	Bytes     uint64 `json:"bytes"` // written by the command
+	Kept      uint64 `json:"kept"`  // of them, in the record
+	SHA256    string `json:"sha256,omitempty"`
+	Truncated bool   `json:"truncated,omitempty"` // Kept is less than Bytes
+}
+
+// Record says where the record is and how complete.
+type Record struct {
+	Path     string   `json:"path"`
+	Verdict  string   `json:"verdict"` // trace.Judgement
+	Records  uint64   `json:"records"`
+	Lost     uint64   `json:"lost"`
+	Findings []string `json:"findings,omitempty"` // reasons against completeness
+}
+
+// Gap is a clause that this run does not enforce, accepted by the caller.
+type Gap struct {
+	Clause  string `json:"clause"`
+	Source  string `json:"source,omitempty"`
+	Missing string `json:"missing,omitempty"`
+}
+
+// JSON encodes r as one line with its newline. Arguments that are not UTF-8 are
+// repeated in argv_b64, whose other elements are "".
+func (r *Result) JSON() ([]byte, error) {
+	c := *r
+	c.V = 1
+	c.ArgvB64 = nil
+	for i, a := range c.Argv {
+		if utf8.ValidString(a) {
+			continue
+		}
+		if c.ArgvB64 == nil {
+			c.ArgvB64 = make([]string, len(c.Argv))
+		}
+		c.ArgvB64[i] = base64.StdEncoding.EncodeToString([]byte(a))
+	}
+	b, err := json.Marshal(&c)
+	if err != nil {
+		return nil, fmt.Errorf("runs: encode result: %w", err)
+	}
+	return append(trace.EscapeJSON(b), '\n'), nil
+}
+
+// ParseResult decodes what JSON returned.
+func ParseResult(b []byte) (*Result, error) {
+	r := &Result{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("runs: decode result: %w", err)
+	}
+	if r.V != 1 {
+		return nil, fmt.Errorf("runs: result of version %d is not one that this version can read", r.V)
+	}
+	for i, s := range r.ArgvB64 {
+		if s == "" || i >= len(r.Argv) {
+			continue
+		}
+		a, err := base64.StdEncoding.DecodeString(s)
+		if err != nil {
+			return nil, fmt.Errorf("runs: decode result: argv_b64: %w", err)
+		}
+		r.Argv[i] = string(a)
+	}
+	r.ArgvB64 = nil
+	return r, nil
+}
+
+// WriteResult writes result.json; durable as for WriteFile.
+func (d *RunDir) WriteResult(r *Result, durable bool) error {
+	b, err := r.JSON()
+	if err != nil {
+		return err
+	}
+	return d.WriteFile(ResultFile, b, durable)
+}
+
+// Result reads result.json; fs.ErrNotExist when the run has none yet, or its
+// supervisor died.
+func (d *RunDir) Result() (*Result, error) {
+	f, err := d.Open(ResultFile)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("runs: read result of %s: %w", d.id, err)
+	}
+	if len(b) > maxFileSize {
+		return nil, fmt.Errorf("runs: result of %s is larger than a result can be", d.id)
+	}
+	return ParseResult(b)
+}

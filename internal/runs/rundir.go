@@ -1,0 +1,199 @@
+package runs
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewID returns a name for a run: its start in UTC and 30 random bits, such as
+// "20261129-163624-7f3k2q". Names sort by time.
+func NewID(now time.Time) string {
+	const letters = "0123456789abcdefghjkmnpqrstvwxyz" // no i, l, o, u: easy to read aloud
+	var r [6]byte
+	rand.Read(r[:]) // never fails (crypto/rand)
+	for i := range r {
+		r[i] = letters[r[i]%32]
+	}
+	return now.UTC().Format("20060102-150405-") + string(r[:])
+}
+
+func validID(id string) bool {
+	for i := 0; i < len(id); i++ {
+		c := id[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' && i > 0) {
+			return false
+		}
+	}
+	return len(id) > 0 && len(id) <= 64
+}
+
+// RunDir is the directory of one run. The RunDir that Create returns holds an
+// exclusive flock(2) on it: that is how others tell a live run from one whose
+// supervisor died, so it is to be closed last.
+type RunDir struct {
+	id    string
+	owner int
+	dir   *os.File
+}
+
+// Names of the files of a run.
+const (
+	PlanFile   = "plan.json"
+	TraceFile  = "trace.jsonl"
+	StdoutFile = "stdout"
+	StderrFile = "stderr"
+	ResultFile = "result.json"
+)
+
+const maxFileSize = 16 << 20 // bytes of a plan or a result that is read back
+
+// Create makes the directory of a new run and locks it. It appears under its
+// name only when the lock is held. An id that exists is fs.ErrExist.
+func (s *State) Create(id string) (*RunDir, error) {
+	if !validID(id) {
+		return nil, fmt.Errorf("runs: not a run id: %q", id)
+	}
+	runs, tmp := int(s.runs.Fd()), ".new-"+id
+	if err := makeDir(runs, tmp, s.owner); err != nil {
+		return nil, fmt.Errorf("runs: create %s: %w", id, err)
+	}
+	d, err := s.openAt(tmp, id)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(d.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = publish(runs, tmp, id)
+	}
+	if err != nil {
+		unix.Unlinkat(runs, tmp, unix.AT_REMOVEDIR)
+		return nil, errors.Join(fmt.Errorf("runs: create %s: %w", id, err), d.Close())
+	}
+	return d, nil
+}
+
+// publish gives a new run its name. Where the file system cannot refuse to
+// replace (NFS), plain rename still never replaces a directory with files.
+func publish(runs int, tmp, id string) error {
+	err := unix.Renameat2(runs, tmp, runs, id, unix.RENAME_NOREPLACE)
+	if err == unix.EINVAL || err == unix.ENOSYS {
+		err = unix.Renameat(runs, tmp, runs, id)
+	}
+	if err == unix.ENOTEMPTY {
+		err = unix.EEXIST
+	}
+	return err
+}
+
+// Open opens the directory of an existing run for reading; it takes no lock.
+func (s *State) Open(id string) (*RunDir, error) {
+	if !validID(id) {
+		return nil, fmt.Errorf("runs: not a run id: %q", id)
+	}
+	return s.openAt(id, id)
+}
+
+func (s *State) openAt(name, id string) (*RunDir, error) {
+	fd, err := unix.Openat(int(s.runs.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runs: open %s: %w", id, err)
+	}
+	return &RunDir{id: id, owner: s.owner, dir: os.NewFile(uintptr(fd), s.path+"/runs/"+id)}, nil
+}
+
+// ID returns the name of the run.
+func (d *RunDir) ID() string { return d.id }
+
+// Path returns where the directory lies, for people.
+func (d *RunDir) Path() string { return d.dir.Name() }
+
+// Dir returns the open directory; it belongs to d.
+func (d *RunDir) Dir() *os.File { return d.dir }
+
+// Close closes the directory, and so releases the lock.
+func (d *RunDir) Close() error { return d.dir.Close() }
+
+func fileName(name string) error {
+	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
+		return fmt.Errorf("runs: not a file name: %q", name)
+	}
+	return nil
+}
+
+// Create makes a file of the run for appending, mode 0600. It must not exist.
+func (d *RunDir) Create(name string) (*os.File, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(d.dir.Fd()), name, flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("runs: create %s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), d.Path()+"/"+name)
+	if d.owner == os.Geteuid() {
+		return f, nil
+	}
+	if err := f.Chown(d.owner, -1); err != nil {
+		return nil, errors.Join(fmt.Errorf("runs: create %s: %w", name, err), f.Close())
+	}
+	return f, nil
+}
+
+// Open opens a file of the run for reading. Anything but a regular file is
+// refused.
+func (d *RunDir) Open(name string) (*os.File, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(d.dir.Fd()), name, flags, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runs: open %s of %s: %w", name, d.id, err)
+	}
+	f := os.NewFile(uintptr(fd), d.Path()+"/"+name)
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("runs: %s of %s is not a regular file: %w", name, d.id, fs.ErrInvalid), err, f.Close())
+	}
+	return f, nil
+}
+
+// WriteFile makes or replaces a file of the run in one step: readers see the old
+// content or the new. With durable, it is on disk when WriteFile returns.
+func (d *RunDir) WriteFile(name string, data []byte, durable bool) error {
+	if err := fileName(name); err != nil {
+		return err
+	}
+	tmp := "." + name + ".tmp"
+	f, err := d.Create(tmp)
+	if errors.Is(err, fs.ErrExist) { // left by a writer that was killed
+		unix.Unlinkat(int(d.dir.Fd()), tmp, 0)
+		f, err = d.Create(tmp)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = unix.Renameat(int(d.dir.Fd()), tmp, int(d.dir.Fd()), name)
+	}
+	if err == nil && durable {
+		err = d.dir.Sync()
+	}
+	if err != nil {
+		unix.Unlinkat(int(d.dir.Fd()), tmp, 0)
+		return fmt.Errorf("runs: write %s: %w", name, err)
+	}
+	return nil
+}
