@@ -18,4 +18,5 @@ while read -r first second _; do
 		;;
 	esac
 done <<<"$list"
+((ran > 0)) || { echo "fuzz.sh: no fuzz target found" >&2; exit 1; }
 echo "$ran fuzz targets, ${seconds}s each"
