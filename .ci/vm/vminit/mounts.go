@@ -112,6 +112,9 @@ func enterHostRoot(share []string) error {
 	if err := mountAll("/newroot", append(slices.Clone(guestMounts), shareMounts(share, guestMounts)...)); err != nil {
 		return err
 	}
+	if err := deviceLinks("/newroot/dev"); err != nil {
+		return err
+	}
 	if err := os.Chdir("/newroot"); err != nil {
 		return err
 	}
@@ -122,6 +125,16 @@ func enterHostRoot(share []string) error {
 		return fmt.Errorf("chroot: %w", err)
 	}
 	return os.Chdir("/")
+}
+
+// deviceLinks makes the links that udev would: the kernel's devtmpfs has none, and bash's <(...) needs /dev/fd.
+func deviceLinks(dev string) error {
+	for name, target := range map[string]string{"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
+		if err := os.Symlink("/proc/self/"+target, filepath.Join(dev, name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadModules loads what fetch-kernels.sh chose, in its order.
