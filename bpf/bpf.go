@@ -46,6 +46,7 @@ type Programs struct {
 	runs    *ebpf.Map
 	rings   *ebpf.Map
 	counts  *ebpf.Map
+	links   *ebpf.Map
 	tracing []*ebpf.Program // in the order of tracingNames
 	unix    bool
 }
@@ -92,12 +93,12 @@ func (p *Programs) open() error {
 // Close releases the descriptors. What is pinned stays.
 func (p *Programs) Close() error {
 	var errs []error
-	for _, m := range []*ebpf.Map{p.runs, p.rings, p.counts} {
+	for _, m := range []*ebpf.Map{p.runs, p.rings, p.counts, p.links} {
 		if m != nil {
 			errs = append(errs, m.Close())
 		}
 	}
-	p.runs, p.rings, p.counts = nil, nil, nil
+	p.runs, p.rings, p.counts, p.links = nil, nil, nil, nil
 	for _, prog := range p.tracing {
 		errs = append(errs, prog.Close())
 	}

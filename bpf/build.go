@@ -81,6 +81,9 @@ func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*e
 			return err
 		}
 	}
+	if err := pinLinks(filepath.Join(dir, "links")); err != nil {
+		return err
+	}
 	return pinMeta(filepath.Join(dir, "meta"), meta)
 }
 
@@ -108,6 +111,17 @@ func note(entry *metaEntry, prog *ebpf.Program) error {
 	}
 	entry.Prog, entry.Tag = info.ID, info.Tag
 	return nil
+}
+
+func pinLinks(path string) error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "links", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(tracingNames)),
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Pin(path)
 }
 
 func pinMeta(path string, meta [metaEntries]metaEntry) error {

@@ -15,9 +15,10 @@ type callInfo struct {
 const (
 	callBytes  = 1 << iota // the result counts bytes
 	callExec               // every failure is recorded
-	callQuiet              // ENOSYS is ordinary feature probing
+	callProbed             // ENOSYS is ordinary feature probing
 	callMsghdr             // Addr is a struct msghdr
 	callListen             // success is recorded
+	callQuiet              // EPERM means something else than a refusal
 )
 
 // callCount is the number of system calls that are counted one by one.
@@ -110,6 +111,9 @@ var commonCalls = map[int]callInfo{
 	unix.SYS_ACCT:              {Path: 1},
 
 	// C libraries try these and go on without.
-	unix.SYS_CLONE3: {Flags: callQuiet},
-	unix.SYS_RSEQ:   {Flags: callQuiet},
+	unix.SYS_CLONE3: {Flags: callProbed},
+	unix.SYS_RSEQ:   {Flags: callProbed},
+
+	// EPERM: the file cannot be polled. Go tries with each file it opens.
+	unix.SYS_EPOLL_CTL: {Flags: callQuiet},
 }

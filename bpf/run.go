@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 )
 
 // RunConfig is one run.
@@ -32,6 +33,7 @@ type Run struct {
 	id       uint64
 	slot     *slot
 	reader   *ringbuf.Reader
+	links    []link.Link // of the tracing programs, shared with the other live runs
 	record   ringbuf.Record
 	event    Event
 	gaps     gapTracker
@@ -94,7 +96,7 @@ func (r *Run) start(cfg RunConfig) error {
 	if err := p.runs.Update(r.id, value, ebpf.UpdateNoExist); err != nil {
 		return err
 	}
-	return p.attachTracing()
+	return p.attachTracing(r)
 }
 
 const runDenyListen = 1 // enum run_flags of c/abi.h
@@ -116,37 +118,120 @@ func (r *Run) discardOld() error {
 	}
 }
 
-// attachTracing attaches the sensor unless an earlier run did. The lock is held.
-func (p *Programs) attachTracing() error {
-	for i, name := range tracingNames {
-		pin := p.pin("t_" + name)
-		if _, err := os.Lstat(pin); err == nil {
-			continue
-		}
-		l, err := link.AttachTracing(link.TracingOptions{Program: p.tracing[i], AttachType: ebpf.AttachTraceRawTp})
+// attachTracing joins the sensor's links, or makes them where no live run has
+// them. Each run holds descriptors of the same links, so that the last one to
+// close (or to die) detaches at once; they are not pinned, since the removal of
+// a pin detaches some time later, when the next run may have attached again and
+// would be told everything twice. The lock is held.
+func (p *Programs) attachTracing(r *Run) error {
+	hurried := false
+	for i := range tracingNames {
+		l, err := p.joinLink(i)
 		if err != nil {
-			return fmt.Errorf("attach %s: %w", name, err)
-		}
-		if err := errors.Join(l.Pin(pin), l.Close()); err != nil {
 			return err
 		}
+		if l == nil && !hurried {
+			p.hurryRCU()
+			hurried = true
+		}
+		if l == nil {
+			l, err = p.makeLink(i)
+		}
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", tracingNames[i], err)
+		}
+		r.links = append(r.links, l)
 	}
 	return nil
 }
 
-// detachTracing detaches the sensor if no live run needs it. The lock is held.
-func (p *Programs) detachTracing() error {
-	live, err := liveSlots(p.cfg.PinDir, p.id)
-	if err != nil || live > 0 {
-		return err
+// joinLink opens the link of a tracing program that a live run holds; nil where there is none.
+func (p *Programs) joinLink(i int) (link.Link, error) {
+	var id uint32
+	if err := p.links.Lookup(uint32(i), &id); err != nil || id == 0 {
+		return nil, err
 	}
-	var errs []error
-	for _, name := range tracingNames {
-		if err := os.Remove(p.pin("t_" + name)); !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
+	l, err := link.NewFromID(link.ID(id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := l.Info()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	prog, err := infoOf(p.tracing[i].FD())
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if uint32(info.Program) != prog.ID {
+		return nil, l.Close() // the number was given to another link since
+	}
+	return l, nil
+}
+
+func (p *Programs) makeLink(i int) (link.Link, error) {
+	var l link.Link
+	var err error
+	for range 100 {
+		l, err = link.AttachTracing(link.TracingOptions{Program: p.tracing[i], AttachType: ebpf.AttachTraceRawTp})
+		// Before Linux 6.10: a killed supervisor's link is on its way out.
+		if !errors.Is(err, unix.EEXIST) {
+			break
 		}
+		time.Sleep(time.Millisecond)
 	}
-	return errors.Join(errs...)
+	if err != nil {
+		return nil, err
+	}
+	info, err := l.Info()
+	if err == nil {
+		err = p.links.Put(uint32(i), uint32(info.ID))
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// leaveTracing closes the run's links, which detaches the sensor if no other
+// run holds them. The lock is held.
+func (r *Run) leaveTracing() error {
+	var errs []error
+	for _, l := range r.links {
+		errs = append(errs, l.Close())
+	}
+	r.links = nil
+	now := time.Now()
+	path := r.programs.detachedPath()
+	err := os.Chtimes(path, now, now)
+	if errors.Is(err, os.ErrNotExist) {
+		err = os.WriteFile(path, nil, 0o600)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// hurryRCU ends the RCU grace period that a tracepoint waits for when it is
+// attached again right after it was detached (kernel/tracepoint.c,
+// TP_TRANSITION_SYNC_1_0_1): 10 to 16 ms for runs that follow each other. Giving
+// up a mount waits for an expedited one (fs/namespace.c, namespace_unlock), which
+// takes 0.1 ms and counts for both. A failure costs only the wait.
+func (p *Programs) hurryRCU() {
+	st, err := os.Stat(p.detachedPath())
+	if err != nil || time.Since(st.ModTime()).Abs() > 100*time.Millisecond {
+		return
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err == nil {
+		unix.Close(fd)
+	}
+}
+
+// detachedPath is a file whose modification time is that of the last detach.
+func (p *Programs) detachedPath() string {
+	return lockPath(p.cfg.PinDir, "detached")
 }
 
 // recursionMisses sums how often the kernel skipped the sensor's programs,
@@ -207,7 +292,7 @@ func (r *Run) Stop() error {
 	return r.reader.Flush()
 }
 
-// Close ends the run: its cgroup is denied everything from now on. The last
+// Close ends the run: its cgroup is denied the network from now on. The last
 // live run detaches the sensor.
 func (r *Run) Close() error {
 	if r.closed.Swap(true) || r.slot == nil {
@@ -226,13 +311,12 @@ func (r *Run) Close() error {
 		return errors.Join(append(errs, err)...)
 	}
 	defer unlock()
-	errs = append(errs, r.slot.close(), p.detachTracing())
+	errs = append(errs, r.slot.close(), r.leaveTracing())
 	return errors.Join(errs...)
 }
 
-// Sweep removes what killed supervisors left: entries of runs without processes
-// and, when no run lives, the attached tracepoints. It does nothing where no
-// programs are pinned.
+// Sweep removes the entries that killed supervisors left, of runs whose
+// processes are gone. It does nothing where no programs are pinned.
 func Sweep(cfg Config) error {
 	if _, err := os.Stat(cfg.Parent); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -250,5 +334,5 @@ func Sweep(cfg Config) error {
 	}
 	defer unlock()
 	_, err = p.sweepRuns()
-	return errors.Join(err, p.detachTracing(), p.Close())
+	return errors.Join(err, p.Close())
 }

@@ -20,7 +20,7 @@ import (
 //	meta                 what was attached: see metaEntry
 //	l_NAME               the link of a cgroup program to the parent cgroup
 //	p_NAME               a tracing program
-//	t_NAME               its link; exists while a run lives
+//	links                the ids of the tracing programs' links, while they are attached
 //
 // It is built under another name and renamed, so that it is there whole or not
 // at all.
@@ -79,7 +79,7 @@ func (p *Programs) openSet(parent uint64) (err error) {
 	for _, m := range []struct {
 		name string
 		to   **ebpf.Map
-	}{{"runs", &p.runs}, {"rings", &p.rings}, {"counts", &p.counts}} {
+	}{{"runs", &p.runs}, {"rings", &p.rings}, {"counts", &p.counts}, {"links", &p.links}} {
 		if *m.to, err = ebpf.LoadPinnedMap(p.pin(m.name), nil); err != nil {
 			return err
 		}

@@ -96,9 +96,10 @@ struct call_info {
 enum call_flags {
 	CALL_BYTES = 1,   /* the result counts bytes */
 	CALL_EXEC = 2,    /* every failure is an exec_fail event */
-	CALL_QUIET = 4,   /* ENOSYS is ordinary feature probing: counted only */
+	CALL_PROBED = 4,  /* ENOSYS is ordinary feature probing: counted only */
 	CALL_MSGHDR = 8,  /* addr is a struct msghdr */
 	CALL_LISTEN = 16, /* success is a listen event */
+	CALL_QUIET = 32,  /* EPERM means something else than a refusal: counted only */
 };
 
 struct header {

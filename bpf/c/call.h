@@ -80,8 +80,10 @@ INLINE bool8 is_compat(void)
 
 INLINE bool8 is_denial(s64 ret, u8 flags)
 {
+	if (flags & CALL_QUIET)
+		return 0;
 	if (ret == -ENOSYS)
-		return !(flags & CALL_QUIET);
+		return !(flags & CALL_PROBED);
 	return ret == -EPERM || ret == -EACCES || ret == -EROFS;
 }
 
@@ -119,7 +121,7 @@ INLINE u32 read_path(struct ev_call *ev, u32 off, u64 p)
 }
 
 /* read_address appends the sockaddr of connect, bind, sendto or of a msghdr. */
-INLINE u32 read_address(struct ev_call *ev, u32 off, const struct call_info *info)
+INLINE u32 read_address(struct ev_call *ev, u32 off, const volatile struct call_info *info)
 {
 	struct {
 		u64 name;
@@ -144,7 +146,7 @@ INLINE u32 read_address(struct ev_call *ev, u32 off, const struct call_info *inf
 /* report_call writes the record of a refused call, or of an execve that failed. */
 INLINE void report_call(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 type)
 {
-	const struct call_info *info = (const struct call_info *)&calls[nr & (CALLS - 1)];
+	const volatile struct call_info *info = &calls[nr & (CALLS - 1)];
 	u32 zero = 0, len = 0;
 	struct ev_call *ev = map_lookup(&call_scratch, &zero);
 

@@ -1,0 +1,380 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// acts are what children of the tests do. The try acts print "NAME ERRNO" lines.
+var acts = map[string]func(args []string) error{
+	"getppid":    actGetppid,
+	"exec":       actExec,
+	"exit":       func(args []string) error { n, err := strconv.Atoi(args[0]); exitAfter(n); return err },
+	"kill":       func([]string) error { return unix.Kill(os.Getpid(), unix.SIGKILL) },
+	"files":      actFiles,
+	"deny-flood": actDenyFlood,
+	"egress":     actEgress,
+	"listen":     actListen,
+	"unix":       actUnix,
+	"seccomp":    actSeccomp,
+	"threads":    actThreads,
+	"init":       actInit,
+	"nested":     actNested,
+	"bytes":      actBytes,
+	"supervisor": actSupervisor,
+	"sleep":      func([]string) error { time.Sleep(time.Minute); return nil },
+}
+
+func exitAfter(n int) { os.Exit(n) }
+
+func actGetppid(args []string) error {
+	n, err := strconv.Atoi(args[0])
+	for range n {
+		unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0)
+	}
+	return err
+}
+
+// actExec runs a program with arguments of the given lengths, and one that is not there.
+func actExec(args []string) error {
+	var long []string
+	for i, arg := range args {
+		n, err := strconv.Atoi(arg)
+		if err != nil {
+			return err
+		}
+		long = append(long, strings.Repeat(string(rune('a'+i)), n))
+	}
+	cmd := exec.Command("/proc/self/exe", long...)
+	cmd.Env = []string{actVariable + "=getppid0"}
+	cmd.Run()
+	err := unix.Exec("/nonexistent/program", []string{"x"}, nil)
+	if !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("exec: %w", err)
+	}
+	return nil
+}
+
+// actFiles is refused what another uid owns.
+func actFiles(args []string) error {
+	dir := args[0]
+	if err := dropTo(64000); err != nil {
+		return err
+	}
+	report("open", try(os.Open(filepath.Join(dir, "secret"))))
+	report("mkdir", os.Mkdir(filepath.Join(dir, "new"), 0o755))
+	report("rename", unix.Renameat(unix.AT_FDCWD, filepath.Join(dir, "secret"), unix.AT_FDCWD, filepath.Join(dir, "other")))
+	return nil
+}
+
+// dropTo gives up root in the calling thread and keeps to it.
+func dropTo(id int) error {
+	runtime.LockOSThread()
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(id), uintptr(id), uintptr(id)); e != 0 {
+		return e
+	}
+	return nil
+}
+
+func actDenyFlood(args []string) error {
+	n, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	if err := dropTo(64000); err != nil {
+		return err
+	}
+	path, err := unix.BytePtrFromString(args[0])
+	if err != nil {
+		return err
+	}
+	at := unix.AT_FDCWD
+	for range n {
+		_, _, e := unix.RawSyscall6(unix.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(path)), unix.O_RDONLY, 0, 0, 0)
+		if e != unix.EACCES {
+			return fmt.Errorf("open %s: %w", args[0], e)
+		}
+	}
+	return nil
+}
+
+func try[T any](_ T, err error) error { return err }
+
+func report(name string, err error) {
+	var errno unix.Errno
+	if err != nil && !errors.As(err, &errno) {
+		fmt.Println(name, err)
+		return
+	}
+	fmt.Println(name, int(errno))
+}
+
+// loUp brings up lo of the act's own network namespace.
+func loUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+// attempt is one way to reach the network.
+type attempt struct {
+	name string
+	try  func() error
+}
+
+func actEgress([]string) error {
+	if err := loUp(); err != nil {
+		return err
+	}
+	for _, a := range attempts() {
+		report(a.name, a.try())
+	}
+	return nil
+}
+
+var (
+	v4out    = &unix.SockaddrInet4{Port: 443, Addr: [4]byte{192, 0, 2, 1}}
+	v4lo     = &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 1, 2, 3}}
+	v4zero   = &unix.SockaddrInet4{Port: 9}
+	v6out    = &unix.SockaddrInet6{Port: 443, Addr: [16]byte{0x20, 1, 0xd, 0xb8, 15: 1}}
+	v6lo     = &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}}
+	v6zero   = &unix.SockaddrInet6{Port: 9}
+	mapped   = &unix.SockaddrInet6{Port: 443, Addr: [16]byte{10: 0xff, 11: 0xff, 12: 192, 14: 2, 15: 1}}
+	mappedLo = &unix.SockaddrInet6{Port: 9, Addr: [16]byte{10: 0xff, 11: 0xff, 12: 127, 15: 1}}
+	nat64    = &unix.SockaddrInet6{Port: 443, Addr: [16]byte{0, 0x64, 0xff, 0x9b, 12: 192, 14: 2, 15: 1}}
+)
+
+func attempts() []attempt {
+	conn := func(family, kind, proto int, to unix.Sockaddr) func() error {
+		return func() error {
+			return with(family, kind, proto, func(fd int) error { return unix.Connect(fd, to) })
+		}
+	}
+	send := func(family, kind, proto int, to unix.Sockaddr) func() error {
+		return func() error {
+			return with(family, kind, proto, func(fd int) error { return unix.Sendto(fd, []byte("x"), 0, to) })
+		}
+	}
+	const mptcp, udplite, sctp = 262, 136, 132
+	return []attempt{
+		{"tcp4", conn(unix.AF_INET, unix.SOCK_STREAM, 0, v4out)},
+		{"tcp6", conn(unix.AF_INET6, unix.SOCK_STREAM, 0, v6out)},
+		{"tcp-mapped", conn(unix.AF_INET6, unix.SOCK_STREAM, 0, mapped)},
+		{"tcp-nat64", conn(unix.AF_INET6, unix.SOCK_STREAM, 0, nat64)},
+		{"udp4-connect", conn(unix.AF_INET, unix.SOCK_DGRAM, 0, v4out)},
+		{"udp6-connect", conn(unix.AF_INET6, unix.SOCK_DGRAM, 0, v6out)},
+		{"udp-mapped-connect", conn(unix.AF_INET6, unix.SOCK_DGRAM, 0, mapped)},
+		{"udp4-sendto", send(unix.AF_INET, unix.SOCK_DGRAM, 0, v4out)},
+		{"udp6-sendto", send(unix.AF_INET6, unix.SOCK_DGRAM, 0, v6out)},
+		{"udp-mapped-sendto", send(unix.AF_INET6, unix.SOCK_DGRAM, 0, mapped)},
+		{"udp-connected-other", func() error {
+			return with(unix.AF_INET, unix.SOCK_DGRAM, 0, func(fd int) error {
+				if err := unix.Connect(fd, v4lo); err != nil {
+					return fmt.Errorf("loopback: %v", err)
+				}
+				return unix.Sendto(fd, []byte("x"), 0, v4out)
+			})
+		}},
+		{"tcp-fastopen", func() error {
+			return with(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
+				return unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, v4out)
+			})
+		}},
+		{"mptcp", conn(unix.AF_INET, unix.SOCK_STREAM, mptcp, v4out)},
+		{"udplite-connect", conn(unix.AF_INET, unix.SOCK_DGRAM, udplite, v4out)},
+		{"udplite-sendto", send(unix.AF_INET, unix.SOCK_DGRAM, udplite, v4out)},
+		{"udplite-loopback", conn(unix.AF_INET, unix.SOCK_DGRAM, udplite, v4lo)},
+		{"raw-icmp", send(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP, v4out)},
+		{"raw-hdrincl", send(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW, v4out)},
+		{"raw6", send(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6, v6out)},
+		{"ping", send(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP, v4out)},
+		{"sctp", conn(unix.AF_INET, unix.SOCK_STREAM, sctp, v4out)},
+		{"lo-udp4", send(unix.AF_INET, unix.SOCK_DGRAM, 0, v4lo)},
+		{"lo-udp6", send(unix.AF_INET6, unix.SOCK_DGRAM, 0, v6lo)},
+		{"lo-udp-zero", send(unix.AF_INET, unix.SOCK_DGRAM, 0, v4zero)},
+		{"lo-tcp4", conn(unix.AF_INET, unix.SOCK_STREAM, 0, v4lo)},
+		{"lo-tcp6", conn(unix.AF_INET6, unix.SOCK_STREAM, 0, v6lo)},
+		{"lo-tcp-zero", conn(unix.AF_INET, unix.SOCK_STREAM, 0, v4zero)},
+		{"lo-tcp6-zero", conn(unix.AF_INET6, unix.SOCK_STREAM, 0, v6zero)},
+		{"lo-tcp-mapped", conn(unix.AF_INET6, unix.SOCK_STREAM, 0, mappedLo)},
+	}
+}
+
+func with(family, kind, proto int, f func(fd int) error) error {
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, proto)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return f(fd)
+}
+
+// actListen serves one byte over TCP, without and with a bind.
+func actListen([]string) error {
+	if err := loUp(); err != nil {
+		return err
+	}
+	report("bind", try(net.Listen("tcp4", "127.0.0.1:0")))
+	report("bind6", try(net.Listen("tcp6", "[::1]:0")))
+	return with(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
+		report("autobind", unix.Listen(fd, 1))
+		sa, err := unix.Getsockname(fd)
+		if err != nil {
+			return err
+		}
+		fmt.Println("port", sa.(*unix.SockaddrInet4).Port)
+		return nil
+	})
+}
+
+func actUnix([]string) error {
+	return with(unix.AF_UNIX, unix.SOCK_STREAM, 0, func(fd int) error {
+		report("path", unix.Connect(fd, &unix.SockaddrUnix{Name: "relative/agent.sock"}))
+		report("abstract", unix.Connect(fd, &unix.SockaddrUnix{Name: "@agent"}))
+		return nil
+	})
+}
+
+// actSeccomp has a filter refuse getppid, whose address is bad on purpose elsewhere.
+func actSeccomp([]string) error {
+	runtime.LockOSThread()
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETPPID, Jt: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_CLONE3, Jt: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); e != 0 {
+		return e
+	}
+	_, _, e := unix.RawSyscall6(unix.SYS_GETPPID, 11, 12, 13, 14, 15, 16)
+	report("getppid", e)
+	_, _, e = unix.RawSyscall(unix.SYS_CLONE3, 0, 0, 0)
+	report("clone3", e)
+	_, _, e = unix.RawSyscall(1000, 0, 0, 0)
+	report("1000", e)
+	return nil
+}
+
+// actThreads ends many threads at once, and with them the process.
+func actThreads([]string) error {
+	for range 16 {
+		go func() {
+			runtime.LockOSThread()
+			time.Sleep(20 * time.Millisecond)
+		}()
+	}
+	time.Sleep(60 * time.Millisecond)
+	return nil
+}
+
+// actInit is pid 1 of a sandbox: it does things of its own, then starts the command.
+func actInit([]string) error {
+	if os.Getpid() != 1 {
+		return fmt.Errorf("pid is %d", os.Getpid())
+	}
+	if err := actGetppid([]string{"1000"}); err != nil {
+		return err
+	}
+	cmd := exec.Command("/proc/self/exe", "50")
+	cmd.Env = []string{actVariable + "=getppid"}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	return actGetppid([]string{"1000"})
+}
+
+// actNested moves to a cgroup below the leaf and goes on there.
+func actNested(args []string) error {
+	sub := filepath.Join(args[0], "sub")
+	if err := os.Mkdir(sub, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(sub, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return err
+	}
+	if err := loUp(); err != nil {
+		return err
+	}
+	report("tcp4", attempts()[0].try())
+	return actGetppid([]string{"77"})
+}
+
+func actBytes([]string) error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	buf := make([]byte, 4096)
+	for range 1000 {
+		if _, err := unix.Pwrite(p[1], buf, 0); !errors.Is(err, unix.ESPIPE) {
+			return err
+		}
+		if _, err := unix.Writev(p[1], [][]byte{buf}); err != nil {
+			return err
+		}
+		if _, err := unix.Readv(p[0], [][]byte{buf}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// actSupervisor starts a run with a sleeping child, says so, and waits to be killed.
+func actSupervisor(args []string) error {
+	level, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	p, err := Open(Config{PinDir: args[0], Parent: args[1], Level: level})
+	if err != nil {
+		return err
+	}
+	leaf, err := os.Open(args[3])
+	if err != nil {
+		return err
+	}
+	id, err := cgroupID(leaf)
+	if err != nil {
+		return err
+	}
+	r, err := p.Start(RunConfig{CgroupID: id})
+	if err != nil {
+		return err
+	}
+	cmd := act(leaf, "sleep")
+	cmd.SysProcAttr.Pdeathsig = 0
+	cmd.SysProcAttr.Setpgid = true
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	fmt.Println(cmd.Process.Pid)
+	time.Sleep(time.Minute)
+	return r.Close()
+}
