@@ -3,7 +3,6 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,6 +87,7 @@ func dropTo(id int) error {
 }
 
 func actDenyFlood(args []string) error {
+	target := filepath.Join(args[0], "x")
 	n, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func actDenyFlood(args []string) error {
 	if err := dropTo(64000); err != nil {
 		return err
 	}
-	path, err := unix.BytePtrFromString(args[0])
+	path, err := unix.BytePtrFromString(target)
 	if err != nil {
 		return err
 	}
@@ -228,13 +228,21 @@ func with(family, kind, proto int, f func(fd int) error) error {
 	return f(fd)
 }
 
-// actListen serves one byte over TCP, without and with a bind.
+// actListen listens, with and without a bind.
 func actListen([]string) error {
 	if err := loUp(); err != nil {
 		return err
 	}
-	report("bind", try(net.Listen("tcp4", "127.0.0.1:0")))
-	report("bind6", try(net.Listen("tcp6", "[::1]:0")))
+	bound := func(family int, sa unix.Sockaddr) error {
+		return with(family, unix.SOCK_STREAM, 0, func(fd int) error {
+			if err := unix.Bind(fd, sa); err != nil {
+				return err
+			}
+			return unix.Listen(fd, 1)
+		})
+	}
+	report("bind", bound(unix.AF_INET, &unix.SockaddrInet4{Addr: v4lo.Addr}))
+	report("bind6", bound(unix.AF_INET6, &unix.SockaddrInet6{Addr: v6lo.Addr}))
 	return with(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
 		report("autobind", unix.Listen(fd, 1))
 		sa, err := unix.Getsockname(fd)

@@ -134,7 +134,6 @@ func (h *host) leaf() *os.File {
 func act(leaf *os.File, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), actVariable+"="+name, "GOMAXPROCS=2")
-	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		UseCgroupFD: true, CgroupFD: int(leaf.Fd()), Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL,
 	}
@@ -220,8 +219,8 @@ func (r *recorder) finish(t testing.TB) ([]Event, Stats) {
 func (h *host) observe(p *Programs, cfg RunConfig, name string, args ...string) ([]Event, Stats) {
 	h.t.Helper()
 	rec := h.start(p, cfg)
-	if err := act(rec.leaf, name, args...).Run(); err != nil {
-		h.t.Fatalf("act %s: %v", name, err)
+	if out, err := act(rec.leaf, name, args...).CombinedOutput(); err != nil {
+		h.t.Fatalf("act %s: %v %s", name, err, out)
 	}
 	events, stats := rec.finish(h.t)
 	if testing.Verbose() {

@@ -1,0 +1,485 @@
+package bpf
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+func denyDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "closed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "closed")
+}
+
+// A ring that nobody reads: what is kept and what is dropped is what happened,
+// the gaps are exactly what was dropped, and control events have room to the end.
+func TestLossIsExact(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	leaf := h.leaf()
+	id, err := cgroupID(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := p.Start(RunConfig{CgroupID: id, RingBytes: minRing})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	const n = 20000
+	cmds := []*sync.WaitGroup{}
+	for range 2 {
+		wg := &sync.WaitGroup{}
+		cmds = append(cmds, wg)
+		wg.Go(func() {
+			if out, err := act(leaf, "deny-flood", denyDir(t), strconv.Itoa(n)).CombinedOutput(); err != nil {
+				t.Errorf("%v %s", err, out)
+			}
+		})
+	}
+	for _, wg := range cmds {
+		wg.Wait()
+	}
+	var kept [2]uint64
+	exits := 0
+	run.Stop()
+	if err := run.Read(func(ev *Event) error {
+		kept[ev.Class]++
+		if ev.Type == Exit {
+			exits++
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := run.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkLoss(t, stats, kept)
+	bulk := stats.Classes[Bulk]
+	if bulk.Sent+bulk.Dropped < 2*n || bulk.Dropped < n {
+		t.Errorf("bulk %+v, want about %d in all", bulk, 2*n)
+	}
+	if c := stats.Classes[Control]; c.Dropped != 0 || exits != 2 {
+		t.Errorf("control %+v, %d exits", c, exits)
+	}
+	if c := calls(stats, unix.SYS_OPENAT); c.Errors < 2*n {
+		t.Errorf("counted %+v, want %d errors", c, 2*n)
+	}
+}
+
+func checkLoss(t *testing.T, stats Stats, kept [2]uint64) {
+	t.Helper()
+	var dropped, missing uint64
+	for class, c := range stats.Classes {
+		dropped += c.Dropped
+		if kept[class] != c.Sent {
+			t.Errorf("class %d: read %d of %d", class, kept[class], c.Sent)
+		}
+		if c.Dropped > 0 && c.DroppedBytes < c.Dropped*headerSize {
+			t.Errorf("class %d: %+v", class, c)
+		}
+	}
+	for _, g := range stats.Gaps {
+		missing += g.Last - g.First + 1
+	}
+	if missing != dropped || stats.Read != kept[0]+kept[1] {
+		t.Errorf("gaps of %d, dropped %d; read %d, kept %v", missing, dropped, stats.Read, kept)
+	}
+}
+
+// With a reader and a ring of the ordinary size nothing is lost.
+func TestFloodIsKept(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	rec := h.start(p, RunConfig{})
+	const n = 20000
+	if out, err := act(rec.leaf, "deny-flood", denyDir(t), strconv.Itoa(n)).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	events, stats := rec.finish(t)
+	got := 0
+	for _, ev := range ofType(events, Deny) {
+		if ev.NR == unix.SYS_OPENAT && strings.HasSuffix(string(ev.Call.Path), "/closed/x") {
+			got++
+		}
+	}
+	if got != n || stats.Classes[Bulk].Dropped != 0 || len(stats.Gaps) != 0 {
+		t.Errorf("%d of %d, %+v, %d gaps", got, n, stats.Classes, len(stats.Gaps))
+	}
+}
+
+func TestRunsAreApart(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	var wg sync.WaitGroup
+	for i := 1; i <= 8; i++ {
+		rec := h.start(p, RunConfig{})
+		wg.Go(func() {
+			n := 1000 * i
+			if err := act(rec.leaf, "getppid", strconv.Itoa(n)).Run(); err != nil {
+				t.Error(err)
+			}
+			events, stats := rec.finish(t)
+			if c := calls(stats, unix.SYS_GETPPID); c.Calls != uint64(n) {
+				t.Errorf("run %d: counted %d", i, c.Calls)
+			}
+			if exits := ofType(events, Exit); len(exits) != 1 {
+				t.Errorf("run %d: %d exits", i, len(exits))
+			}
+		})
+	}
+	wg.Wait()
+	checkIdle(t, p)
+}
+
+// A slot that was used before starts empty.
+func TestSlotsAreReused(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	for i := range 10 {
+		events, stats := h.observe(p, RunConfig{}, "getppid", "10")
+		if c := calls(stats, unix.SYS_GETPPID); c.Calls != 10 || len(ofType(events, Exec)) != 1 || stats.Classes[Control].Sent != stats.Read {
+			t.Fatalf("round %d: %+v, %d events", i, c, len(events))
+		}
+	}
+	if ring, err := innerMap(p.rings, 1); err != nil || ring != nil {
+		t.Errorf("a second slot was made: %v %v", ring, err)
+	}
+}
+
+// checkIdle says that no run is left: no entry, no tracepoint.
+func checkIdle(t *testing.T, p *Programs) {
+	t.Helper()
+	var id uint64
+	var value runValue
+	for it := p.runs.Iterate(); it.Next(&id, &value); {
+		t.Errorf("entry of cgroup %d is left", id)
+	}
+	for i, name := range tracingNames {
+		l, err := p.joinLink(i)
+		if err != nil {
+			t.Error(err)
+		}
+		if l != nil {
+			t.Errorf("%s is attached", name)
+			l.Close()
+		}
+	}
+}
+
+func TestStartRefusesBadConfig(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	for _, size := range []int{1, 4096, minRing + 4096, -65536} {
+		if _, err := p.Start(RunConfig{CgroupID: 1, RingBytes: size}); err == nil {
+			t.Errorf("a ring of %d bytes was taken", size)
+		}
+	}
+	rec := h.start(p, RunConfig{})
+	if _, err := p.Start(RunConfig{CgroupID: rec.run.id}); !errors.Is(err, ebpf.ErrKeyExist) {
+		t.Errorf("second run in one cgroup: %v", err)
+	}
+}
+
+// A killed supervisor's run stays bound and observed by nobody; when it is
+// empty the next Start or Sweep forgets it. The tracepoints go with the supervisor.
+func TestSweepAfterKill(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	leaf := h.leaf()
+	cmd := act(h.outside(), "supervisor", h.cfg.PinDir, h.cfg.Parent, strconv.Itoa(h.cfg.Level), leaf.Name())
+	cmd.SysProcAttr.Cloneflags = 0
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleeper, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+
+	if err := Sweep(h.cfg); err != nil {
+		t.Fatal(err)
+	}
+	if n := entries(p); n != 1 {
+		t.Errorf("%d entries while the run has a process, want 1", n)
+	}
+	other := h.start(p, RunConfig{})
+	if other.run.slot.index != 1 {
+		t.Errorf("slot %d was lent twice", other.run.slot.index)
+	}
+	other.finish(t)
+	unix.Kill(sleeper, unix.SIGKILL)
+	h.waitEmpty(leaf)
+	if err := Sweep(h.cfg); err != nil {
+		t.Fatal(err)
+	}
+	checkIdle(t, p)
+	if !attached(t, h.cfg) {
+		t.Error("the cgroup programs are gone")
+	}
+}
+
+// outside is a cgroup that is not below the parent.
+func (h *host) outside() *os.File {
+	h.t.Helper()
+	f, err := os.Open(filepath.Dir(h.cfg.Parent))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func (h *host) waitEmpty(leaf *os.File) {
+	h.t.Helper()
+	for range 1000 {
+		if busy, err := populated(int(leaf.Fd())); err != nil || !busy {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	h.t.Fatal("leaf is still populated")
+}
+
+func entries(p *Programs) int {
+	n := 0
+	var id uint64
+	var value runValue
+	for it := p.runs.Iterate(); it.Next(&id, &value); {
+		n++
+	}
+	return n
+}
+
+func attached(t *testing.T, cfg Config) bool {
+	t.Helper()
+	links, err := filepath.Glob(filepath.Join(cfg.PinDir, setPrefix+"*", "l_*"))
+	if err != nil || len(links) < optionalFrom {
+		return false
+	}
+	for _, path := range links {
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		info, err := l.Info()
+		l.Close()
+		if err != nil || info.Cgroup().CgroupId == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func TestOpenIsIdempotentAndConcurrent(t *testing.T) {
+	h := newHost(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			p, err := Open(h.cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	sets, err := filepath.Glob(filepath.Join(h.cfg.PinDir, setPrefix+"*"))
+	if err != nil || len(sets) != 1 || !attached(t, h.cfg) {
+		t.Errorf("sets %v %v", sets, err)
+	}
+}
+
+// What does not verify is built again: a pin that is gone, a link that joins another program.
+func TestDamagedSetIsReplaced(t *testing.T) {
+	for name, damage := range map[string]func(p *Programs) error{
+		"link gone":    func(p *Programs) error { return os.Remove(p.pin("l_connect4")) },
+		"map gone":     func(p *Programs) error { return os.Remove(p.pin("runs")) },
+		"program gone": func(p *Programs) error { return os.Remove(p.pin("p_sys_exit")) },
+		"other program": func(p *Programs) error {
+			if err := os.Remove(p.pin("l_connect4")); err != nil {
+				return err
+			}
+			return os.Rename(p.pin("l_connect6"), p.pin("l_connect4"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			if err := damage(h.open()); err != nil {
+				t.Fatal(err)
+			}
+			p := h.open()
+			if !attached(t, h.cfg) {
+				t.Error("not attached again")
+			}
+			rec := h.start(p, RunConfig{})
+			if got := rec.lines(t, "egress"); got["tcp4"] != int(unix.EPERM) {
+				t.Errorf("tcp4: %d", got["tcp4"])
+			}
+			rec.finish(t)
+		})
+	}
+}
+
+// A set of another build below the same parent gives way, unless it has live runs.
+func TestOlderBuild(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	older := setPrefix + "older"
+	if err := os.Rename(p.pin(""), filepath.Join(h.cfg.PinDir, older)); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := tryLock(lockPath(h.cfg.PinDir, older, "0"))
+	if err != nil || lock == nil {
+		t.Fatal(lock, err)
+	}
+	if _, err := Open(h.cfg); err == nil || !strings.Contains(err.Error(), "1 live runs") {
+		t.Errorf("beside a live run of another build: %v", err)
+	}
+	lock.Close()
+	h.open()
+	if _, err := os.Stat(filepath.Join(h.cfg.PinDir, older)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the older set is still there: %v", err)
+	}
+}
+
+// The sets of parents that are gone are removed; those of other parents stay.
+func TestStaleSetsAreRemoved(t *testing.T) {
+	h := newHost(t)
+	first := h.open()
+	other := h.cfg
+	other.Parent = h.cfg.Parent + "-2"
+	if err := os.Mkdir(other.Parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := os.Stat(first.pin("runs")); err != nil {
+		t.Errorf("the set of another parent: %v", err)
+	}
+	for range 2 { // the id of the new directory is a new one
+		if err := removeCgroup(other.Parent); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(other.Parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Open(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again.Close()
+	}
+	if err := removeCgroup(other.Parent); err != nil {
+		t.Fatal(err)
+	}
+	sets, err := filepath.Glob(filepath.Join(h.cfg.PinDir, setPrefix+"*"))
+	if err != nil || len(sets) != 2 {
+		t.Errorf("%d sets, want 2: %v %v", len(sets), sets, err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	h := newHost(t)
+	dir := t.TempDir()
+	for name, cfg := range map[string]Config{
+		"no parent":        {PinDir: h.cfg.PinDir, Parent: filepath.Join(dir, "none"), Level: 2},
+		"not a cgroup":     {PinDir: h.cfg.PinDir, Parent: dir, Level: 2},
+		"level":            {PinDir: h.cfg.PinDir, Parent: h.cfg.Parent},
+		"pins not private": {PinDir: public(t), Parent: h.cfg.Parent, Level: 2},
+	} {
+		if p, err := Open(cfg); err == nil {
+			p.Close()
+			t.Errorf("%s: opened", name)
+		} else if strings.Contains(err.Error(), "MEMLOCK") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// public is a bpffs that everybody may enter.
+func public(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestNothingIsLeftOpen(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	h.observe(p, RunConfig{}, "getppid", "1")
+	before := openFiles(t)
+	for range 5 {
+		h.observe(p, RunConfig{}, "getppid", "1")
+		q, err := Open(h.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := openFiles(t) - 5 // the leaves, which the host keeps
+	if after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+func TestPlainErrors(t *testing.T) {
+	inner := fmt.Errorf("load program: %w (MEMLOCK may be too low, consider rlimit.RemoveMemlock)", unix.EPERM)
+	err := plain(fmt.Errorf("program x: %w", inner))
+	if got := err.Error(); got != "program x: load program: operation not permitted" || !errors.Is(err, unix.EPERM) {
+		t.Errorf("%v", got)
+	}
+}
