@@ -1,0 +1,3 @@
+package seccomp
+
+var native = &x86_64

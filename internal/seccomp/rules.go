@@ -1,0 +1,120 @@
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+// The calls that are judged by their arguments.
+const (
+	cloneRule = ruled + iota
+	unshareRule
+	socketRule
+	ioctlRule
+	personalityRule
+)
+
+// A rule allows a call when any of its cases holds, and refuses it otherwise.
+type rule []ruleCase
+
+// A ruleCase holds when all of its tests do.
+type ruleCase []argTest
+
+// An argTest compares one half of an argument, after masking it, with values.
+//
+// The kernel takes most arguments as int or unsigned int and drops the upper
+// half of the register. A filter that compares all 64 bits then sees another
+// number than the kernel: CVE-2019-10063, CVE-2023-28100 and -28101 are TIOCSTI
+// let through that way. So it is the lower half that counts unless upper is set.
+type argTest struct {
+	arg    int // from 0
+	upper  bool
+	mask   uint32 // 0 is all bits
+	in     []uint32
+	except bool // holds when the value is *not* in the list
+}
+
+// namespaces are the flags that make one. CLONE_NEWTIME is among them although
+// clone reads it as part of the exit signal: no signal has that bit.
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWTIME
+
+// unsharable are the other flags of unshare. They are the ones that are listed,
+// so that whatever unshare learns later (7.1: UNSHARE_EMPTY_MNTNS) is refused.
+const unsharable = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND |
+	unix.CLONE_THREAD | unix.CLONE_SYSVSEM
+
+const sockTypeMask = 0xf // SOCK_TYPE_MASK, include/linux/net.h: the rest of the type is flags
+
+var rules = [...]rule{
+	// clone(flags, ...) on both architectures; the kernel takes the lower half.
+	cloneRule: {{{arg: 0, mask: namespaces, in: []uint32{0}}}},
+
+	// unshare(flags) takes all 64 bits.
+	unshareRule: {{
+		{arg: 0, mask: ^uint32(unsharable), in: []uint32{0}},
+		{arg: 0, upper: true, in: []uint32{0}},
+	}},
+
+	// socket(family, type, protocol), and socketpair the same.
+	socketRule: {
+		{{arg: 0, in: []uint32{unix.AF_UNIX}}},
+		// By protocol too: other transports (SCTP, UDP-Lite, SMC, L2TP) have the families
+		// of TCP and UDP, but their connections pass other hooks. SOCK_PACKET is
+		// AF_PACKET by an old name.
+		{
+			{arg: 0, in: []uint32{unix.AF_INET, unix.AF_INET6}},
+			{arg: 1, mask: sockTypeMask, in: []uint32{unix.SOCK_RAW, unix.SOCK_PACKET}, except: true},
+			{arg: 2, in: []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_MPTCP}},
+		},
+		// NETLINK_ROUTE alone: getifaddrs and the like. Changing anything needs CAP_NET_ADMIN.
+		{{arg: 0, in: []uint32{unix.AF_NETLINK}}, {arg: 2, in: []uint32{unix.NETLINK_ROUTE}}},
+	},
+
+	// ioctl(fd, cmd, ...): the terminal may be the caller's. TIOCSTI and TIOCLINUX type
+	// into it; TIOCSETD makes it deaf, and loads kernel modules of serial protocols.
+	ioctlRule: {{{arg: 1, in: []uint32{unix.TIOCSTI, tiocLinux, unix.TIOCSETD}, except: true}}},
+
+	// personality(persona): Moby's values, and ADDR_NO_RANDOMIZE, which debuggers and
+	// sanitizers set. It takes protection from the process itself, nobody else.
+	personalityRule: {{{arg: 0, in: []uint32{0, perLinux32, uname26, uname26 | perLinux32, addrNoRandomize, 0xffffffff}}}},
+}
+
+// include/uapi/asm-generic/ioctls.h and include/uapi/linux/personality.h
+const (
+	tiocLinux       = 0x541c
+	perLinux32      = 0x0008
+	uname26         = 0x0020000
+	addrNoRandomize = 0x0040000
+)
+
+func (r rule) allows(args [6]uint64) bool {
+	for _, c := range r {
+		if c.holds(args) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c ruleCase) holds(args [6]uint64) bool {
+	for _, t := range c {
+		if !t.holds(args) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t argTest) holds(args [6]uint64) bool {
+	v := uint32(args[t.arg])
+	if t.upper {
+		v = uint32(args[t.arg] >> 32)
+	}
+	if t.mask != 0 {
+		v &= t.mask
+	}
+	for _, w := range t.in {
+		if v == w {
+			return !t.except
+		}
+	}
+	return t.except
+}
