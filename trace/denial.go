@@ -20,8 +20,8 @@ func Sentence(e *Event) string {
 	if o := Object(e); o != "" {
 		b = append(append(b, ' '), o...)
 	}
-	if e.Kind == KindRename || e.Kind == KindLink {
-		b = AppendQuote(append(b, " to "...), e.To)
+	if len(e.To) > 0 {
+		b = AppendQuote(append(b, " to "...), e.To[:min(len(e.To), maxShown)])
 	}
 	var why []string
 	if e.Errno != 0 {
@@ -73,12 +73,15 @@ func word1(s string) string {
 	return Quote(s)
 }
 
+const maxShown = 4096 // bytes of a path in a sentence: more than a Linux path has
+
 // Object names what an event was about, quoted: a path, an address, a name, a
 // socket family; "" if nothing.
 func Object(e *Event) string {
 	switch {
-	case len(e.Path) > 0 && e.PathLen != 0:
-		return Quote(e.Path) + "... (" + strconv.Itoa(int(e.PathLen)) + " bytes)"
+	case len(e.Path) > maxShown || e.PathLen != 0:
+		full := max(len(e.Path), int(e.PathLen))
+		return Quote(e.Path[:min(len(e.Path), maxShown)]) + "... (" + strconv.Itoa(full) + " bytes)"
 	case len(e.Path) > 0:
 		return Quote(e.Path)
 	case e.Addr.IsValid():

@@ -122,9 +122,9 @@ func Size(n uint64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64) + " " + "KMGTPE"[unit:unit+1] + "iB"
 }
 
-// QuoteArgs renders an argument list as a shell command line of at most limit
-// bytes; what does not fit is replaced by "... (N more)". A limit of 0 means no
-// limit.
+// QuoteArgs renders an argument list as a shell command line of about limit
+// bytes at most; what does not fit is replaced by "... (N more)". A limit of 0
+// means no limit.
 func QuoteArgs[T ~[]byte | ~string](args []T, limit int) string {
 	var b []byte
 	for i, a := range args {
@@ -133,22 +133,22 @@ func QuoteArgs[T ~[]byte | ~string](args []T, limit int) string {
 			b = append(b, ' ')
 		}
 		if limit > 0 && len(a) > limit {
-			b = AppendQuote(b, a[:limit])
-		} else {
-			b = AppendQuote(b, a)
+			a = a[:limit+1] // too long in any form: do not quote all of it
 		}
-		if limit > 0 && len(b) > limit {
-			if before == 0 { // the first word is cut rather than left out
-				b = AppendQuote(b[:0], a[:min(len(a), limit/6)])
-				before, i = len(b), i+1
-			}
-			more := len(args) - i
-			b = append(b[:before], " ..."...)
-			if more > 0 {
-				b = append(b, " ("+strconv.Itoa(more)+" more)"...)
-			}
-			break
+		b = AppendQuote(b, a)
+		if limit == 0 || len(b) <= limit {
+			continue
 		}
+		rest := len(args) - i
+		if b = b[:before]; i == 0 { // the program's name is cut rather than left out
+			b = AppendQuote(b, a[:min(len(a), limit/4)])
+			rest--
+		}
+		b = append(b, " ..."...)
+		if rest > 0 {
+			b = append(b, " ("+strconv.Itoa(rest)+" more)"...)
+		}
+		break
 	}
 	return string(b)
 }
