@@ -62,7 +62,7 @@ func (p *Policy) Bound(c *Ceiling) error {
 			errs = append(errs, e)
 		}
 	}
-	return append(errs, p.boundWorkspace(c)...).err()
+	return append(errs, p.boundWorkspace(c)...).sorted().err()
 }
 
 // boundWorkspace holds the workspace, after its mode is bounded, to the paths

@@ -84,12 +84,13 @@ func Parse(name string, src []byte) (*File, error) {
 func parse(name, root string, src []byte) (*File, Errors) {
 	r := &reader{
 		name: name,
+		root: root,
 		base: baseOf(name),
 		keys: schema(),
 		file: &File{Name: name, keys: map[string]Source{}},
 	}
 	if body := r.document(src); body != nil {
-		r.top(body, root)
+		r.top(body)
 	}
 	if root == "sandbox" {
 		r.impliedEgress()

@@ -14,6 +14,7 @@ const maxErrors = 1000
 // changes and problems.
 type reader struct {
 	name string // of the file
+	root string // the one key at the top: "sandbox" or "ceiling"
 	base string // directory of its relative paths
 	keys []key
 	file *File
@@ -98,31 +99,31 @@ func keyName(k ast.MapKeyNode) (string, bool) {
 	return "", false
 }
 
-// top reads the outermost mapping, which has the one key root.
-func (r *reader) top(body ast.Node, root string) {
+// top reads the outermost mapping, which has the one key r.root.
+func (r *reader) top(body ast.Node) {
 	entries, ok := r.pairs(body, "")
 	if !ok {
-		r.report(start(body), "", wrong("start with "+root+":", "expected a mapping, got %s", nodeKind(body)))
+		r.report(start(body), "", wrong("start with "+r.root+":", "expected a mapping, got %s", nodeKind(body)))
 		return
 	}
 	found := false
 	for _, e := range entries {
-		if e.name == root {
+		if e.name == r.root {
 			found = true
-			r.section(e.value, e.at, "", root)
+			r.section(e.value, e.at, "", r.root)
 			continue
 		}
-		hint := didYouMean(e.name, []string{root})
+		hint := didYouMean(e.name, []string{r.root})
 		switch {
 		case e.name == "sandbox" || e.name == "ceiling":
-			hint = "this file must start with " + root + ":"
+			hint = "this file must start with " + r.root + ":"
 		case contains(children(r.keys, ""), e.name):
-			hint = "it belongs under " + root + ":"
+			hint = "it belongs under " + r.root + ":"
 		}
 		r.report(e.at, "", wrong(hint, "unknown key %s", quote(e.name)))
 	}
 	if !found && len(r.errs) == 0 {
-		r.report(start(body), "", wrong("start with "+root+":", "the key %s is missing", root))
+		r.report(start(body), "", wrong("start with "+r.root+":", "the key %s is missing", r.root))
 	}
 }
 
@@ -162,7 +163,7 @@ func (r *reader) suggest(prefix, name string) string {
 		}
 	}
 	if contains(children(r.keys, ""), name) {
-		return "it belongs directly under sandbox"
+		return "it belongs directly under " + r.root
 	}
 	return "known here: " + strings.Join(siblings, ", ")
 }

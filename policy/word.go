@@ -36,7 +36,7 @@ func memory() limit {
 	l.parse = func(s string) (int64, *problem) {
 		n, p := parse(s)
 		if p == nil && n < minMemory {
-			p = wrong("write a unit: 512M", "%s: no program runs in less than 1M of memory", quote(s))
+			p = wrong("write a unit: 512M", "%d bytes: no program runs in less than 1M of memory", n)
 		}
 		return n, p
 	}

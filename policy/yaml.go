@@ -16,6 +16,11 @@ import (
 // that the recursive parser cannot run out of stack (which Go cannot recover).
 const maxDepth = 32
 
+// maxTokens bounds the work of the parser, which is quadratic in the number of
+// entries of one list or mapping (a minute for 1 MiB of "a: b"). At this bound
+// it takes a quarter of a second; the largest useful policy has a few hundred.
+const maxTokens = 32768
+
 // document turns bytes into the body of the one document, or returns nil
 // after it has reported why there is none.
 func (r *reader) document(src []byte) ast.Node {
@@ -24,6 +29,10 @@ func (r *reader) document(src []byte) ast.Node {
 		return nil
 	}
 	tokens := lexer.Tokenize(string(src))
+	if len(tokens) > maxTokens {
+		r.report(tokens[maxTokens], "", wrong("", "the file has more than %d words and signs", maxTokens))
+		return nil
+	}
 	end, plain := r.checkTokens(tokens)
 	if end > 0 { // what follows the first document is an error already
 		tokens = lexer.Tokenize(strings.Join(strings.SplitAfter(string(src), "\n")[:end-1], ""))
@@ -45,7 +54,7 @@ func (r *reader) document(src []byte) ast.Node {
 		}
 	}
 	if plain {
-		r.fail(1, 1, wrong("start with sandbox:", "the file is empty"))
+		r.fail(1, 1, wrong("start with "+r.root+":", "the file is empty"))
 	}
 	return nil
 }
