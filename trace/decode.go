@@ -87,7 +87,8 @@ func fieldIndex(key []byte, from int) int {
 	return -1
 }
 
-// complete checks what every record has and fills what the encoder leaves out.
+// complete checks what every record has, fills what the encoder leaves out, and
+// drops parts of things that are not there, such as a port without an address.
 func (e *Event) complete() error {
 	switch {
 	case e.Seq == 0:
@@ -99,9 +100,18 @@ func (e *Event) complete() error {
 		if p.Tid == 0 {
 			p.Tid = p.Pid
 		}
+		if p.Pid == 0 {
+			*p = Proc{}
+		}
 	}
 	if e.Loss.Class == "" {
 		e.Loss = Loss{}
+	}
+	if !e.Addr.IsValid() {
+		e.Port = 0
+	}
+	if e.Argc == 0 {
+		e.Argc = uint32(len(e.Argv))
 	}
 	return nil
 }
@@ -359,19 +369,40 @@ func (d *decoder) procID(p *Proc) error {
 	}
 	n, err := strconv.ParseUint(pid, 10, 32)
 	p.Pid = uint32(n)
-	if err != nil || n == 0 || p.ID() != s {
+	var again [128]byte
+	if err != nil || n == 0 || string(p.appendID(again[:0])) != s {
 		return errType
 	}
 	return nil
 }
 
+// wall parses exactly what stamp writes.
 func (d *decoder) wall() (int64, error) {
+	const form = "2006-01-02T15:04:05.000000000Z"
 	b, err := d.str()
-	if err != nil {
-		return 0, err
+	if err != nil || len(b) != len(form) {
+		return 0, errType
 	}
-	t, err := time.Parse("2006-01-02T15:04:05.000000000Z", string(b))
-	if err != nil || t.Year() < 1678 || t.Year() > 2261 {
+	var n [7]int // year, month, day, hour, minute, second, ns
+	i := 0
+	for j, c := range b {
+		if form[j] >= '0' && form[j] <= '9' {
+			if c < '0' || c > '9' {
+				return 0, errType
+			}
+			n[i] = n[i]*10 + int(c-'0')
+			continue
+		}
+		if i++; c != form[j] {
+			return 0, errType
+		}
+	}
+	t := time.Date(n[0], time.Month(n[1]), n[2], n[3], n[4], n[5], n[6], time.UTC)
+	// Date normalises a 31 February and UnixNano overflows: what does not come
+	// back as it was is refused.
+	var s stamp
+	var again [len(form)]byte
+	if string(s.append(again[:0], t.UnixNano())) != string(b) {
 		return 0, errType
 	}
 	return t.UnixNano(), nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,15 +32,18 @@ type Options struct {
 
 const (
 	flushAt  = 64 << 10 // bytes buffered before a write
-	tailRoom = 64 << 10 // bytes kept back for loss records and the summary
+	tailRoom = 64 << 10 // bytes of MaxBytes kept back for loss records and the summary
+	tailKept = 16 << 10 // bytes of written records that Close may give up for them
 )
 
 // Writer appends events to a record. It is safe for concurrent use.
 //
 // The protocol with the disk: whole records are collected in one buffer and
 // written together. When a write fails, the record is cut back to its last whole
-// line if the destination can Truncate, the error sticks, every later event is
-// only counted, and Close tries once more to write what was lost and the summary.
+// line if the destination can Truncate, the error sticks, and every later event is
+// only counted. Close tries once more to write what was lost and the summary; if
+// there is still no room, the last records make room: a record that says what
+// it lacks is worth more than a few lines more of one that does not.
 type Writer struct {
 	mu     sync.Mutex
 	w      io.Writer
@@ -51,6 +55,7 @@ type Writer struct {
 	seq     uint64 // last one assigned
 	written int64  // bytes that reached w
 	durable uint64 // last seq that reached w
+	tail    []byte // copy of the last whole records that reached w, up to tailKept
 	err     error  // first failure of w
 	closed  bool
 
@@ -185,7 +190,7 @@ func (t *Writer) flush() error {
 		err = io.ErrShortWrite
 	}
 	if err == nil {
-		t.written += int64(n)
+		t.reached(t.line.b)
 		t.durable = t.seq
 		t.line.b = t.line.b[:0]
 		return nil
@@ -194,20 +199,30 @@ func (t *Writer) flush() error {
 	return t.fail(err)
 }
 
+// reached accounts for whole records that were written.
+func (t *Writer) reached(records []byte) {
+	t.written += int64(len(records))
+	if len(records) < tailKept {
+		t.tail = append(t.tail, records...)
+	} else {
+		t.tail = append(t.tail[:0], records...)
+	}
+	if over := len(t.tail) - tailKept; over > 0 {
+		i := bytes.IndexByte(t.tail[over-1:], '\n')
+		t.tail = append(t.tail[:0], t.tail[over+i:]...)
+	}
+}
+
 // cutBack accounts for a write that stopped after n bytes: what follows the last
 // whole record is cut off, and its records are lost.
 func (t *Writer) cutBack(n int) {
 	whole := bytes.LastIndexByte(t.line.b[:n], '\n') + 1
 	t.durable += uint64(bytes.Count(t.line.b[:whole], []byte{'\n'}))
-	t.written += int64(whole)
+	t.reached(t.line.b[:whole])
 	t.seq = t.durable
 	t.forget(t.line.b[whole:])
 	t.line.b = t.line.b[:0]
-	if n == whole {
-		return
-	}
-	f, ok := t.w.(interface{ Truncate(int64) error })
-	if !ok || f.Truncate(t.written) != nil {
+	if n > whole && !t.truncate() {
 		t.line.b = append(t.line.b, '\n') // ends the torn line, if anything can be written again
 	}
 }
@@ -270,27 +285,70 @@ func (t *Writer) Close(sum *Event) error {
 	if t.closed {
 		return ErrClosed
 	}
-	first := t.flush()
-	t.closed, t.err = true, nil // one more try: room may have been made
+	t.flush()
+	t.closed = true
 	if sum == nil {
 		sum = &Event{Mono: t.o.Mono}
 	}
-	lost := t.lost()
-	for _, l := range t.losses {
-		t.encode(&Event{Kind: KindLoss, Mono: sum.Mono, Loss: l})
-		t.counts[KindLoss]++
+	err := t.finish(sum)
+	if err != nil && t.giveUp() {
+		err = t.finish(sum)
 	}
-	sum.Kind, sum.Records, sum.Lost = KindSummary, t.seq, lost
-	sum.Counts = append(sum.Counts, t.kindCounts()...)
-	t.encode(sum)
-	err := t.flush()
 	if err == nil {
 		err = t.sync()
 	}
-	if first != nil {
-		return first
+	if t.err != nil {
+		return t.err
 	}
 	return err
+}
+
+// finish writes the end of the record, whole or not at all.
+func (t *Writer) finish(sum *Event) error {
+	start, lost := t.seq, t.lost()
+	end := *sum
+	for _, l := range t.losses {
+		t.encode(&Event{Kind: KindLoss, Mono: sum.Mono, Loss: l})
+	}
+	end.Kind, end.Records, end.Lost = KindSummary, t.seq, lost
+	end.Counts = append(slices.Clone(sum.Counts), t.kindCounts()...)
+	t.encode(&end)
+	n, err := t.w.Write(t.line.b)
+	if err == nil && n < len(t.line.b) {
+		err = io.ErrShortWrite
+	}
+	t.line.b = t.line.b[:0]
+	if err == nil {
+		*sum = end
+		return nil
+	}
+	t.seq = start
+	if !t.truncate() {
+		t.line.b = append(t.line.b, '\n')
+	}
+	return t.fail(err)
+}
+
+// giveUp takes the last records back to make room, and reports whether it could.
+func (t *Writer) giveUp() bool {
+	size := int64(len(t.tail))
+	if t.written -= size; size == 0 || !t.truncate() {
+		t.written += size
+		return false
+	}
+	t.seq -= uint64(bytes.Count(t.tail, []byte{'\n'}))
+	for i := range t.losses { // nothing can be missing after a record that is not there
+		t.losses[i].AfterSeq = min(t.losses[i].AfterSeq, t.seq)
+	}
+	t.forget(t.tail)
+	t.tail = nil
+	return true
+}
+
+// truncate cuts the destination to the records that reached it.
+func (t *Writer) truncate() bool {
+	f, ok := t.w.(interface{ Truncate(int64) error })
+	return ok && f.Truncate(t.written) == nil
 }
 
 // kindCounts returns the counters of the record in the order of the schema's
@@ -298,7 +356,11 @@ func (t *Writer) Close(sum *Event) error {
 func (t *Writer) kindCounts() []Count {
 	var c []Count
 	for _, k := range kinds {
-		if n := t.counts[k]; n > 0 {
+		n := t.counts[k]
+		if k == KindLoss {
+			n += uint64(len(t.losses))
+		}
+		if n > 0 {
 			c = append(c, Count{"kind." + string(k), n})
 		}
 	}
