@@ -35,7 +35,7 @@ run_case() {
     ;;
   *)
     failed=$((failed + 1))
-    tail -n 60 "$work/output" | sed 's/^/# /'
+    tail -n 60 "$work/output" | cut -c -240 | sed 's/^/# /'
     echo "not ok $count - $name (status $status)"
     ;;
   esac
@@ -136,11 +136,16 @@ run_case "guest: ext4 scratch" guest_scratch
 # factor by which tests stretch their own time limits. The guest has all that is required below: a skip for want of it
 # fails. Other skips are shown.
 go_test() {
+  local status=0
   [[ -x $SMOKE_TESTS/$1 ]] || { echo "$1 was not built" && return 1; }
   cd "$2"
   AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns \
-    "$SMOKE_TESTS/$1" -test.v -test.short -test.timeout=90s
-  sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/output"
+    "$SMOKE_TESTS/$1" -test.v -test.short -test.timeout=90s >"$work/go_test" 2>&1 || status=$?
+  sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/go_test"
+  # Of each test that passed, nothing; what is left at the end is a panic's or a timeout's.
+  awk '/^=== RUN +[^\/]+$/ { block = "" } { block = block $0 "\n" }
+    /^--- (PASS|SKIP)/ { block = "" } /^--- FAIL/ { printf "%s", block; block = "" } END { printf "%s", block }' "$work/go_test"
+  return "$status"
 }
 
 if [[ -n ${SMOKE_TESTS:-} ]]; then

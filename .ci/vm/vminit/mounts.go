@@ -40,10 +40,12 @@ var rootMounts = []mount{
 func upper(i int) string { return fmt.Sprintf("/upper/%d/u", i) }
 func work(i int) string  { return fmt.Sprintf("/upper/%d/w", i) }
 
-// overlayData is the option string of an overlay over the host's directory dir with the i-th upper directory.
+// overlayData is the option string of an overlay over the host's directory dir with the i-th upper directory. xino=on,
+// because the layers are two file systems: without it stat(2) shows a device number that is not the mount's, which no
+// plain root does.
 func overlayData(dir string, i int) string {
 	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`) // ovl_parse_param and the option splitter
-	return "lowerdir=" + escape.Replace(filepath.Join("/lower", dir)) + ",upperdir=" + upper(i) + ",workdir=" + work(i)
+	return "lowerdir=" + escape.Replace(filepath.Join("/lower", dir)) + ",upperdir=" + upper(i) + ",workdir=" + work(i) + ",xino=on"
 }
 
 // shareMounts returns an overlay for each directory of share that one of the tmpfs mounts would hide. A directory

@@ -7,9 +7,9 @@ import "testing"
 func TestShareMounts(t *testing.T) {
 	share := []string{"/home/me/repo", "/tmp/repo", "/tmp/repo/pkg", "/tmpfile", "/run/a:b,c", "/tmp"}
 	want := []struct{ target, data string }{
-		{"/tmp/repo", "lowerdir=/lower/tmp/repo,upperdir=/upper/2/u,workdir=/upper/2/w"},
-		{"/run/a:b,c", `lowerdir=/lower/run/a\:b\,c,upperdir=/upper/5/u,workdir=/upper/5/w`},
-		{"/tmp", "lowerdir=/lower/tmp,upperdir=/upper/6/u,workdir=/upper/6/w"},
+		{"/tmp/repo", "lowerdir=/lower/tmp/repo,upperdir=/upper/2/u,workdir=/upper/2/w,xino=on"},
+		{"/run/a:b,c", `lowerdir=/lower/run/a\:b\,c,upperdir=/upper/5/u,workdir=/upper/5/w,xino=on`},
+		{"/tmp", "lowerdir=/lower/tmp,upperdir=/upper/6/u,workdir=/upper/6/w,xino=on"},
 	}
 	got := shareMounts(share, guestMounts)
 	if len(got) != len(want) {
