@@ -33,6 +33,23 @@ func scalarText(n ast.Node) (string, kinds) {
 	return "", 0
 }
 
+// unwrap takes off an anchor or a tag, which are reported where the tokens are
+// read. It returns false for an alias, about which nothing more can be said.
+func unwrap(n ast.Node) (ast.Node, bool) {
+	for range maxDepth {
+		switch inner := n.(type) {
+		case *ast.AnchorNode:
+			n = inner.Value
+		case *ast.TagNode:
+			n = inner.Value
+		default:
+			_, alias := n.(*ast.AliasNode)
+			return n, !alias
+		}
+	}
+	return nil, false
+}
+
 // startOr is the first token of n, or at when n was left out in the text.
 func startOr(n ast.Node, at *token.Token) *token.Token {
 	if n == nil {

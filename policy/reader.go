@@ -75,6 +75,10 @@ func (r *reader) pairs(n ast.Node, clause string) ([]pair, bool) {
 	seen := map[string]Source{}
 	for it := m.MapRange(); it.Next(); {
 		k := it.KeyValue().Key
+		value, ok := unwrap(it.KeyValue().Value)
+		if !ok || k.IsMergeKey() {
+			continue
+		}
 		name, ok := keyName(k)
 		at := start(k)
 		if !ok {
@@ -86,7 +90,7 @@ func (r *reader) pairs(n ast.Node, clause string) ([]pair, bool) {
 			continue
 		}
 		seen[name] = r.source(at)
-		out = append(out, pair{name, at, it.KeyValue().Value})
+		out = append(out, pair{name, at, value})
 	}
 	return out, true
 }
@@ -199,7 +203,9 @@ func (r *reader) list(k key, e pair) {
 		return
 	}
 	for _, item := range seq.Values {
-		r.scalar(k, "", item, e.at)
+		if item, ok := unwrap(item); ok {
+			r.scalar(k, "", item, e.at)
+		}
 	}
 }
 

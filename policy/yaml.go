@@ -35,7 +35,8 @@ func (r *reader) document(src []byte) ast.Node {
 	}
 	end, plain := r.checkTokens(tokens)
 	if end > 0 { // what follows the first document is an error already
-		tokens = lexer.Tokenize(strings.Join(strings.SplitAfter(string(src), "\n")[:end-1], ""))
+		lines := strings.SplitAfter(string(src), "\n")
+		tokens = lexer.Tokenize(strings.Join(lines[:min(end-1, len(lines))], ""))
 	}
 	if tooDeep := deepest(tokens); tooDeep != nil {
 		r.report(tooDeep, "", wrong("", "nested too deeply"))
@@ -50,7 +51,8 @@ func (r *reader) document(src []byte) ast.Node {
 	}
 	for _, doc := range file.Docs {
 		if doc.Body != nil && doc.Body.Type() != ast.DirectiveType && doc.Body.Type() != ast.CommentType {
-			return doc.Body
+			body, _ := unwrap(doc.Body)
+			return body
 		}
 	}
 	if plain {
@@ -74,6 +76,9 @@ func (r *reader) readable(src []byte) bool {
 			return false
 		case c == utf8.RuneError && n == 1:
 			r.fail(line, col, wrong("save it as UTF-8", "the file is not UTF-8 text"))
+			return false
+		case c == '\r' && !bytes.HasPrefix(src, []byte("\r\n")):
+			r.fail(line, col, wrong("end lines with LF or CR LF", "the file contains a carriage return inside a line"))
 			return false
 		case isControl(c) && c != '\n' && c != '\r' && c != '\t':
 			r.fail(line, col, wrong("", "the file contains the control character U+%04X", c))
