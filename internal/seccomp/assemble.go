@@ -23,101 +23,111 @@ const (
 )
 
 // A span is the numbers from first up to the next span's first, which all have
-// the same answer.
+// the same answer: the rule's when there is one, else the verdict.
 type span struct {
-	first uint32
-	code  []unix.SockFilter // ends in a return on every path
+	first   uint32
+	verdict Verdict
+	rule    rule
+}
+
+// A spanList is ordered by first and covers all numbers from its first one on.
+type spanList []span
+
+// add appends s, unless it goes on with the answer of the span before it.
+func (l *spanList) add(s span) {
+	if n := len(*l); n > 0 && s.rule == nil && (*l)[n-1].rule == nil && (*l)[n-1].verdict == s.verdict {
+		return
+	}
+	*l = append(*l, s)
 }
 
 // assemble makes the command's filter.
 func (a *arch) assemble(extra []string) []unix.SockFilter {
-	absent := ret(verdictAbsent)
-	spans := []span{{0, absent}}
+	spans := make(spanList, 0, len(a.calls))
 	next := uint32(0)
 	for i := range a.calls {
 		c := &a.calls[i]
 		if uint32(c.nr) > next {
-			spans = appendSpan(spans, span{next, absent})
+			spans.add(span{first: next, verdict: verdictAbsent})
 		}
-		spans = appendSpan(spans, span{uint32(c.nr), c.code(extra)})
+		spans.add(c.span(extra))
 		next = uint32(c.nr) + 1
 	}
-	spans = appendSpan(spans, span{next, absent})
+	spans.add(span{first: next, verdict: verdictAbsent})
 	if a.x32 {
-		spans = append(spans, span{x32Bit, ret(verdictKill)}, span{skipped, absent})
+		spans.add(span{first: x32Bit, verdict: verdictKill})
+		spans.add(span{first: skipped, verdict: verdictAbsent})
 	}
 	return a.program(spans)
+}
+
+func (c *call) span(extra []string) span {
+	if c.action >= ruled {
+		return span{first: uint32(c.nr), rule: rules[c.action]}
+	}
+	return span{first: uint32(c.nr), verdict: c.verdict(extra)}
 }
 
 // only makes a filter that allows the named calls and kills for any other.
 func (a *arch) only(names []string) []unix.SockFilter {
-	kill, ok := ret(verdictKill), ret(verdictAllow)
-	spans := []span{{0, kill}}
+	var spans spanList
+	next := uint32(0)
 	for i := range a.calls {
-		if c := &a.calls[i]; slices.Contains(names, c.name) {
-			spans = appendSpan(spans, span{uint32(c.nr), ok})
-			spans = append(spans, span{uint32(c.nr) + 1, kill})
+		c := &a.calls[i]
+		if !slices.Contains(names, c.name) {
+			continue
 		}
+		if uint32(c.nr) > next {
+			spans.add(span{first: next, verdict: verdictKill})
+		}
+		spans.add(span{first: uint32(c.nr), verdict: verdictAllow})
+		next = uint32(c.nr) + 1
 	}
+	spans.add(span{first: next, verdict: verdictKill})
 	return a.program(spans)
 }
 
-// appendSpan joins s to the last of spans when both say the same, and replaces
-// the last when it is empty.
-func appendSpan(spans []span, s span) []span {
-	if last := len(spans) - 1; spans[last].first == s.first {
-		spans = spans[:last]
-	}
-	if last := len(spans) - 1; last >= 0 && slices.Equal(spans[last].code, s.code) {
-		return spans
-	}
-	return append(spans, s)
-}
-
 // program is a whole filter: the architecture, then the search by number.
-func (a *arch) program(spans []span) []unix.SockFilter {
-	p := []unix.SockFilter{
-		load(offArch),
-		jump(unix.BPF_JEQ, a.audit, 1, 0),
-		ret(verdictKill)[0],
-		load(offNumber),
-	}
-	return append(p, search(spans)...)
+func (a *arch) program(spans spanList) []unix.SockFilter {
+	p := make([]unix.SockFilter, 0, 3*len(spans))
+	p = append(p, load(offArch), jump(unix.BPF_JEQ, a.audit, 1, 0), ret(verdictKill), load(offNumber))
+	return spans.search(p)
 }
 
-// search finds the span of the number in the accumulator by bisection. The
-// kernel runs a filter once for each number when it is installed, to remember
-// which are allowed whatever their arguments (5.11); a hundred comparisons in
-// a row would cost more then than the rest of the installation.
-func search(spans []span) []unix.SockFilter {
-	if len(spans) == 1 {
-		return spans[0].code
+// search appends to p code that finds the span of the number in the
+// accumulator by bisection, and answers. The kernel runs a filter once for
+// each number when it is installed, to remember which are allowed whatever
+// their arguments (5.11): comparing with one number after the other would make
+// that, and every call that is judged by its arguments, several times as slow.
+func (l spanList) search(p []unix.SockFilter) []unix.SockFilter {
+	if len(l) == 1 {
+		return l[0].answer(p)
 	}
-	half := len(spans) / 2
-	low, high := search(spans[:half]), search(spans[half:])
-	p := make([]unix.SockFilter, 0, 2+len(low)+len(high))
-	if len(low) <= 255 {
-		p = append(p, jump(unix.BPF_JGE, spans[half].first, uint8(len(low)), 0))
+	half := len(l) / 2
+	at := len(p)
+	p = l[:half].search(append(p, unix.SockFilter{}))
+	if low := len(p) - at - 1; low <= 255 {
+		p[at] = jump(unix.BPF_JGE, l[half].first, uint8(low), 0)
 	} else { // conditional jumps have 8 bits
-		p = append(p, jump(unix.BPF_JGE, spans[half].first, 0, 1), skip(len(low)))
+		p[at] = jump(unix.BPF_JGE, l[half].first, 0, 1)
+		p = slices.Insert(p, at+1, skip(low))
 	}
-	return append(append(p, low...), high...)
+	return l[half:].search(p)
 }
 
-func (c *call) code(extra []string) []unix.SockFilter {
-	if c.action < ruled {
-		return ret(c.verdict(extra))
+func (s span) answer(p []unix.SockFilter) []unix.SockFilter {
+	if s.rule == nil {
+		return append(p, ret(s.verdict))
 	}
-	var p []unix.SockFilter
-	for _, rc := range rules[c.action] {
-		p = append(p, rc.code()...)
+	for _, c := range s.rule {
+		p = append(p, c.code()...)
 	}
-	return append(p, ret(verdictRefuse)...)
+	return append(p, ret(verdictRefuse))
 }
 
 // code returns when the case holds, and else runs past its end.
 func (c ruleCase) code() []unix.SockFilter {
-	rest := ret(verdictAllow)
+	rest := []unix.SockFilter{ret(verdictAllow)}
 	for _, t := range slices.Backward(c) {
 		rest = append(t.code(len(rest)), rest...)
 	}
@@ -161,8 +171,8 @@ func skip(n int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(n)}
 }
 
-func ret(v Verdict) []unix.SockFilter {
-	return []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}}
+func ret(v Verdict) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
 }
 
 func encode(p []unix.SockFilter) []byte {

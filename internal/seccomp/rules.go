@@ -21,8 +21,8 @@ type ruleCase []argTest
 //
 // The kernel takes most arguments as int or unsigned int and drops the upper
 // half of the register. A filter that compares all 64 bits then sees another
-// number than the kernel: CVE-2019-10063, CVE-2023-28100 and -28101 are TIOCSTI
-// let through that way. So it is the lower half that counts unless upper is set.
+// number than the kernel: CVE-2019-7303 (snapd) and CVE-2019-10063 (Flatpak) are
+// TIOCSTI let through that way. So the lower half counts unless upper is set.
 type argTest struct {
 	arg    int // from 0
 	upper  bool
@@ -56,12 +56,12 @@ var rules = [...]rule{
 	// socket(family, type, protocol), and socketpair the same.
 	socketRule: {
 		{{arg: 0, in: []uint32{unix.AF_UNIX}}},
-		// By protocol too: other transports (SCTP, UDP-Lite, SMC, L2TP) have the families
-		// of TCP and UDP, but their connections pass other hooks. SOCK_PACKET is
-		// AF_PACKET by an old name.
+		// Not SOCK_RAW, nor SOCK_PACKET (AF_PACKET by an old name). Not the other transports
+		// of these families either (SCTP, also as SOCK_SEQPACKET with protocol 0; DCCP,
+		// UDP-Lite, L2TP, SMC): they connect past the hooks of the cgroup programs.
 		{
 			{arg: 0, in: []uint32{unix.AF_INET, unix.AF_INET6}},
-			{arg: 1, mask: sockTypeMask, in: []uint32{unix.SOCK_RAW, unix.SOCK_PACKET}, except: true},
+			{arg: 1, mask: sockTypeMask, in: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}},
 			{arg: 2, in: []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_MPTCP}},
 		},
 		// NETLINK_ROUTE alone: getifaddrs and the like. Changing anything needs CAP_NET_ADMIN.
