@@ -62,10 +62,10 @@ func (r *Report) Judge() (Judgement, []string) {
 	}
 	say(!r.Summary, "no summary: agentguard ended before the run did")
 	say(r.Torn, "the last line is torn")
-	say(r.Lost > 0, "%d records lost", r.Lost)
-	say(r.Missing > 0, "%d sequence numbers missing", r.Missing)
-	say(r.BadLines > 0, "%d unreadable lines", r.BadLines)
-	say(r.After > 0, "%d records after the summary", r.After)
+	say(r.Lost > 0, "records lost: %d", r.Lost)
+	say(r.Missing > 0, "sequence numbers missing: %d", r.Missing)
+	say(r.BadLines > 0, "unreadable lines: %d", r.BadLines)
+	say(r.After > 0, "records after the summary: %d", r.After)
 	say(r.Disagree, "the summary counts other numbers than the record holds")
 	switch {
 	case !r.Summary:

@@ -229,7 +229,7 @@ func (v *view) writeHead(w io.Writer, r *Report) {
 		at := time.Unix(0, e.Wall).UTC().Format("2006-01-02T15:04:05.000Z")
 		if e.Kind == KindSummary {
 			row("ended", at)
-			row("result", cmp.Or(Line(e.Reason), "exit")+": "+ending(e))
+			row("result", result(e))
 			row("usage", fmt.Sprintf("cpu %s user, %s system; memory %s", seconds(e.UTime), seconds(e.STime), memory(e.MaxRSS)))
 			continue
 		}
@@ -240,10 +240,19 @@ func (v *view) writeHead(w io.Writer, r *Report) {
 	}
 	switch {
 	case len(v.toothless) > 0:
-		row("canary", fmt.Sprintf("%d probes, NOT refused: %v", v.probes, v.toothless))
+		row("canary", fmt.Sprintf("probes: %d, NOT refused: %v", v.probes, v.toothless))
 	case v.probes > 0:
-		row("canary", fmt.Sprintf("%d probes, all refused", v.probes))
+		row("canary", fmt.Sprintf("probes: %d, all refused", v.probes))
 	}
+}
+
+// result says how the run ended; the reason only where the status does not.
+func result(e *Event) string {
+	switch e.Reason {
+	case "", "exit", "signal":
+		return ending(e)
+	}
+	return ending(e) + " (" + Line(e.Reason) + ")"
 }
 
 func or(s string) string {
