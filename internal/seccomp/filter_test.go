@@ -147,6 +147,35 @@ func numbers() []uint32 {
 	return append(all, x32Bit-1, 0x7fffffff, 0x80000000, 0x80000000|59, 0xc0000000, 0xfffffffe, 0xffffffff)
 }
 
+// The search is right for lists of any length, those at which a jump gets too
+// long for 8 bits among them: an answer of two instructions makes even distances.
+func TestSearch(t *testing.T) {
+	for n := 1; n <= 600; n++ {
+		spans := make(spanList, n)
+		for i := range spans {
+			spans[i] = span{first: uint32(2 * i), verdict: Verdict(i)}
+		}
+		wantEach(t, spans, func(nr uint32) Verdict { return Verdict(nr / 2) })
+		spans[0].rule = rule{ruleCase{}} // allows whatever the arguments
+		wantEach(t, spans, func(nr uint32) Verdict {
+			if nr < 2 {
+				return verdictAllow
+			}
+			return Verdict(nr / 2)
+		})
+	}
+}
+
+func wantEach(t *testing.T, spans spanList, want func(nr uint32) Verdict) {
+	t.Helper()
+	filter := append([]unix.SockFilter{load(offNumber)}, spans.search(nil)...)
+	for nr := range uint32(2 * len(spans)) {
+		if got := interpret(t, filter, seccompData{nr: nr}); got != want(nr) {
+			t.Fatalf("%d spans: number %d gets %#x, not %#x", len(spans), nr, got, want(nr))
+		}
+	}
+}
+
 func TestForeignCallsKill(t *testing.T) {
 	foreign := []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_RISCV64, 0, ^uint32(0)}
 	for _, a := range arches {
