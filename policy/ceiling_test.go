@@ -97,8 +97,18 @@ func TestBoundMounts(t *testing.T) {
 		flag, path string
 		ok         bool
 	}{
-		{"ro", "/ro", true}, {"ro", "/ro/x", true}, {"ro", "/rox", false}, {"ro", "/rw/x", true}, {"ro", "/cow/x", true}, {"ro", "/ro/../etc", false},
-		{"ro", "/etc:/ro", false}, {"rw", "/rw/x:/elsewhere", true}, {"rw", "/ro/x", false}, {"rw", "/cow", false}, {"cow", "/rw", true}, {"cow", "/ro", false},
+		{"ro", "/ro", true},
+		{"ro", "/ro/x", true},
+		{"ro", "/rox", false},
+		{"ro", "/rw/x", true},
+		{"ro", "/cow/x", true},
+		{"ro", "/ro/../etc", false},
+		{"ro", "/etc:/ro", false},
+		{"rw", "/rw/x:/elsewhere", true},
+		{"rw", "/ro/x", false},
+		{"rw", "/cow", false},
+		{"cow", "/rw", true},
+		{"cow", "/ro", false},
 	} {
 		p := merge(t, mustFlags(t, Flag{"workspace", "/ro"}, Flag{x.flag, x.path}))
 		if err := p.Bound(c); (err == nil) != x.ok {
@@ -114,8 +124,15 @@ func TestBoundWorkspace(t *testing.T) {
 		ok                  bool
 	}{
 		{"  process: {user: 5}\n", "/x", "rw", true},
-		{lists, "/ro/x", "ro", true}, {lists, "/rw", "ro", true}, {lists, "/cow", "ro", true}, {lists, "/x", "ro", false},
-		{lists, "/ro", "rw", false}, {lists, "/rw/x", "rw", true}, {lists, "/cow", "cow", true}, {lists, "/rw", "cow", true}, {lists, "/ro", "cow", false},
+		{lists, "/ro/x", "ro", true},
+		{lists, "/rw", "ro", true},
+		{lists, "/cow", "ro", true},
+		{lists, "/x", "ro", false},
+		{lists, "/ro", "rw", false},
+		{lists, "/rw/x", "rw", true},
+		{lists, "/cow", "cow", true},
+		{lists, "/rw", "cow", true},
+		{lists, "/ro", "cow", false},
 		{"  filesystem: {writable_mounts: []}\n", "/x", "ro", true},
 		{"  filesystem: {writable_mounts: []}\n", "/x", "rw", false},
 		{"  filesystem: {workspace: {path: /home}}\n", "/home/u/p", "rw", true},

@@ -31,7 +31,7 @@ func TestErrorsUnwrap(t *testing.T) {
 	if !errors.Is(err, first) || err.Error() != "a\nb" {
 		t.Error(err)
 	}
-	if (Errors{}).err() != nil || (Errors)(nil).err() != nil {
+	if (Errors{}).err() != nil || Errors(nil).err() != nil {
 		t.Error("no problem is an error")
 	}
 	if wrong("hint", "text %d", 5).Error() != "text 5" {

@@ -91,8 +91,21 @@ func TestFlagsAreComplete(t *testing.T) {
 
 func TestFromFlagsCollectsErrors(t *testing.T) {
 	_, err := FromFlags([]Flag{
-		{"ro", "~/x"}, {"rom", "/x"}, {"memory", "512"}, {"memory", ""}, {"env", "A B"}, {"env", ""}, {"resolve", "a"}, {"resolve", "a=b"},
-		{"allow", "a"}, {"allow-gap", "unsafe.host-network"}, {"pids", "0"}, {"wall", "ever"}, {"mode", "rx"}, {"ro", "/ok"}, {"env", "!A=B"},
+		{"ro", "~/x"},
+		{"rom", "/x"},
+		{"memory", "512"},
+		{"memory", ""},
+		{"env", "A B"},
+		{"env", ""},
+		{"resolve", "a"},
+		{"resolve", "a=b"},
+		{"allow", "a"},
+		{"allow-gap", "unsafe.host-network"},
+		{"pids", "0"},
+		{"wall", "ever"},
+		{"mode", "rx"},
+		{"ro", "/ok"},
+		{"env", "!A=B"},
 	})
 	var all Errors
 	if !errors.As(err, &all) {
