@@ -44,6 +44,17 @@ func TestYAMLProblems(t *testing.T) {
 		"sandbox:\n  network: {allowlist: [*.pypi.org:443]}\n":                                       {"2:25: aliases (*) are not allowed in a policy (write the value out; quote a text that begins with *)"},
 		"sandbox:\n  network: {allow_private: [\"2001:db8::1\", \"[2001:db8::2]\", \"::1:80:x\"]}\n": {`2:61: network.allow_private: "::1:80:x" is not a host (` + endpointForms + `)`},
 		"sandbox:\n  network: {allowlist: [\"2001:db8::1\"]}\n":                                      {`2:25: network.allowlist: "2001:db8::1": an IPv6 address is written in brackets (write [V6]:PORT)`},
+		// What is refused is looked through: the values behind it are checked too.
+		"sandbox: &s\n  stdin: &x bad\n  env: {allowlist: [&y 1A, *y]}\n  runtime: !!str 5\n": {
+			"1:10: anchors (&) are not allowed in a policy (write the value out)",
+			"2:10: anchors (&) are not allowed in a policy (write the value out)",
+			`2:13: stdin: unknown word "bad" (one of null, pass)`,
+			"3:21: anchors (&) are not allowed in a policy (write the value out)",
+			`3:24: env.allowlist: "1A" is not the name of a variable (letters, digits and _ only, not starting with a digit)`,
+			"3:28: aliases (*) are not allowed in a policy (write the value out; quote a text that begins with *)",
+			`4:12: tags (!) are not allowed in a policy (to remove an entry, quote it: "!!str")`,
+			`4:17: runtime: expected text, got the number "5" (quote it if it is meant as text)`,
+		},
 	} {
 		if diff := cmp.Diff(want, problems(t, src)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", src, diff)
