@@ -80,7 +80,7 @@ func (s *State) below(fd int) (bool, error) {
 	}
 }
 
-// mount is one line of /proc/self/mountinfo (proc(5)).
+// mount is one line of /proc/thread-self/mountinfo (proc(5)).
 type mount struct {
 	id    uint64
 	dev   string // major:minor
@@ -92,7 +92,7 @@ type mount struct {
 // table shows the state directory or a part of it, for example a bind mount of
 // /var elsewhere.
 func (s *State) findAliases() ([]DevIno, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	text, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("runs: where else is the state directory mounted: %w", err)
 	}
@@ -116,7 +116,8 @@ func (s *State) findAliases() ([]DevIno, error) {
 }
 
 // aliasPaths returns the other paths of the directory at path, which lies on the
-// mount with the given id, and the mounts of parts of it.
+// mount with the given id, and the mounts of parts of it. In a chroot the table
+// may lack the mount itself: then no other place is known.
 func aliasPaths(mounts []mount, id uint64, path string) []string {
 	i := slices.IndexFunc(mounts, func(m mount) bool { return m.id == id })
 	if i < 0 {

@@ -24,8 +24,8 @@ func (r *Result) WriteText(w io.Writer) error {
 	row("started", "%s", r.Started.UTC().Format("2006-01-02 15:04:05.000 UTC"))
 	row("took", "%s", span(r.Usage.Wall))
 	row("cpu", "%s user, %s system", span(r.Usage.User), span(r.Usage.System))
-	row("memory", "%s at most", known(r.Usage.MaxMemory, trace.Size(uint64(max(r.Usage.MaxMemory, 0)))))
-	row("tasks", "%s at most", known(r.Usage.MaxTasks, fmt.Sprint(r.Usage.MaxTasks)))
+	row("memory", "%s", known(r.Usage.MaxMemory, trace.Size(uint64(max(r.Usage.MaxMemory, 0)))))
+	row("tasks", "%s", known(r.Usage.MaxTasks, fmt.Sprint(r.Usage.MaxTasks)))
 	row("stdout", "%s", r.Stdout.describe())
 	row("stderr", "%s", r.Stderr.describe())
 	for _, l := range r.Limits {
@@ -41,7 +41,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, t := range r.Thin {
 		row("thin", "%s", line(t))
 	}
-	row("record", "%s, %d records, %d lost", line(r.Record.Verdict), r.Record.Records, r.Record.Lost)
+	row("record", "%s, %d records, %d lost", line(cmp.Or(r.Record.Verdict, "none")), r.Record.Records, r.Record.Lost)
 	for _, f := range r.Record.Findings {
 		row("", "%s", line(f))
 	}
@@ -57,7 +57,7 @@ func known(n int64, s string) string {
 	if n <= 0 {
 		return "unknown"
 	}
-	return s
+	return s + " at most"
 }
 
 func span(d time.Duration) string { return fmt.Sprintf("%.3fs", d.Seconds()) }

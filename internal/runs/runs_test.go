@@ -1,0 +1,356 @@
+package runs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestNewID(t *testing.T) {
+	now := time.Date(2026, 11, 29, 18, 36, 24, 0, time.FixedZone("", 7200))
+	seen := map[string]bool{}
+	for range 1000 {
+		id := NewID(now)
+		if !regexp.MustCompile(`^20261129-163624-[0-9a-z]{6}$`).MatchString(id) || !validID(id) {
+			t.Fatalf("id %q", id)
+		}
+		seen[id] = true
+	}
+	if len(seen) < 990 {
+		t.Errorf("%d of 1000 ids are different", len(seen))
+	}
+}
+
+func TestInvalidIDs(t *testing.T) {
+	s := openState(t)
+	for _, id := range []string{"", ".", "..", "-a", "a/b", "../x", "A", "a_b", ".new-x", "a\x00", "a\nb", strings.Repeat("a", 65)} {
+		if _, err := s.Create(id); err == nil {
+			t.Errorf("Create(%q) is accepted", id)
+		}
+		if _, err := s.Open(id); err == nil {
+			t.Errorf("Open(%q) is accepted", id)
+		}
+		if err := s.Remove(id); err == nil {
+			t.Errorf("Remove(%q) is accepted", id)
+		}
+	}
+}
+
+func create(t *testing.T, s *State, id string) *RunDir {
+	t.Helper()
+	d, err := s.Create(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func TestRunFiles(t *testing.T) {
+	s := openState(t)
+	d := create(t, s, "r1")
+	if d.ID() != "r1" || d.Path() != s.Path()+"/runs/r1" {
+		t.Errorf("id %s, path %s", d.ID(), d.Path())
+	}
+	if _, err := s.Create("r1"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second Create: %v", err)
+	}
+	f, err := d.Create(TraceFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(f, "one\n")
+	f.Truncate(0) // the file is for appending: what follows lands at the start
+	io.WriteString(f, "two\n")
+	f.Close()
+	if st, err := os.Stat(d.Path() + "/" + TraceFile); err != nil || st.Mode() != 0o600 || st.Size() != 4 {
+		t.Errorf("%v %v", st, err)
+	}
+	if _, err := d.Create(TraceFile); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second Create of a file: %v", err)
+	}
+	os.Symlink("/etc/passwd", d.Path()+"/link")
+	unix.Mkfifo(d.Path()+"/fifo", 0o600)
+	os.Mkdir(d.Path()+"/dir", 0o700)
+	for _, name := range []string{"", ".", "..", "a/b", "../r1/x", "link", "fifo", "dir", "missing"} {
+		if f, err := d.Open(name); err == nil {
+			f.Close()
+			t.Errorf("Open(%q) is accepted", name)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "link", "fifo", "dir"} {
+		if f, err := d.Create(name); err == nil {
+			f.Close()
+			t.Errorf("Create(%q) is accepted", name)
+		}
+	}
+	if err := d.WriteFile("../x", nil, false); err == nil {
+		t.Error("WriteFile outside of the run is accepted")
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	d := create(t, openState(t), "r1")
+	os.WriteFile(d.Path()+"/.plan.json.tmp", []byte("of a writer that was killed"), 0o600)
+	for i, durable := range []bool{false, true} {
+		want := fmt.Sprintf("plan %d", i)
+		if err := d.WriteFile(PlanFile, []byte(want), durable); err != nil {
+			t.Fatal(err)
+		}
+		f, err := d.Open(PlanFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(f)
+		f.Close()
+		if string(got) != want {
+			t.Errorf("got %q", got)
+		}
+	}
+	if names, _ := readNames(d.Dir()); len(names) != 1 {
+		t.Errorf("files left: %q", names)
+	}
+	// A link that somebody put there is replaced, not followed.
+	outside := t.TempDir() + "/outside"
+	os.WriteFile(outside, []byte("safe"), 0o600)
+	os.Symlink(outside, d.Path()+"/"+ResultFile)
+	if err := d.WriteFile(ResultFile, []byte("result"), false); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(outside); string(b) != "safe" {
+		t.Errorf("written through a link: %q", b)
+	}
+}
+
+func result(id string) *Result {
+	return &Result{ID: id, Version: "0.1.0", Argv: []string{"make", "test"}, Reason: ReasonExit,
+		Started: time.Date(2026, 11, 29, 16, 36, 24, 0, time.UTC), Ended: time.Date(2026, 11, 29, 16, 36, 25, 0, time.UTC)}
+}
+
+func TestList(t *testing.T) {
+	s := openState(t)
+	if list, err := s.List(0); err != nil || len(list) != 0 {
+		t.Errorf("empty: %v, %v", list, err)
+	}
+	ended := create(t, s, "20261129-163624-aaaaaa")
+	if err := ended.WriteResult(result(ended.ID()), false); err != nil {
+		t.Fatal(err)
+	}
+	ended.Close()
+	create(t, s, "20261129-163625-bbbbbb").Close() // its supervisor died
+	bad := create(t, s, "20261129-163626-cccccc")
+	bad.WriteFile(ResultFile, []byte("{\"v\":1,"), false)
+	bad.Close()
+	create(t, s, "20261129-163627-dddddd") // live
+	os.Mkdir(s.Path()+"/runs/.new-x", 0o700)
+	os.WriteFile(s.Path()+"/runs/notes.txt", nil, 0o600)
+	os.WriteFile(s.Path()+"/runs/file", nil, 0o600)
+
+	list, err := s.List(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, l := range list {
+		got = append(got, fmt.Sprintf("%s live=%v result=%v err=%v", l.ID, l.Live, l.Result != nil, l.Err != nil))
+	}
+	want := []string{
+		"file live=false result=false err=true",
+		"20261129-163627-dddddd live=true result=false err=false",
+		"20261129-163626-cccccc live=false result=false err=true",
+		"20261129-163625-bbbbbb live=false result=false err=false",
+		"20261129-163624-aaaaaa live=false result=true err=false",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if list, err := s.List(2); err != nil || len(list) != 2 || list[0].ID != "file" {
+		t.Errorf("List(2): %v, %v", list, err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	s := openState(t)
+	if _, err := s.Find("last"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("last of none: %v", err)
+	}
+	ids := []string{"20261129-163624-aaaaaa", "20261129-163625-bbbbbb", "20261129-163625-bbcccc", "20261129-163625", "20261130-000000-dddddd"}
+	for _, id := range ids {
+		create(t, s, id)
+	}
+	tests := []struct{ prefix, want, err string }{
+		{"last", ids[4], ""},
+		{ids[0], ids[0], ""},
+		{"20261130", ids[4], ""},
+		{"aaa", ids[0], ""},
+		{"bbb", ids[1], ""},
+		{"20261129-163625", ids[3], ""}, // an exact id comes before prefixes
+		{"bb", "", `"bb" fits 2 runs: 20261129-163625-bbcccc, 20261129-163625-bbbbbb`},
+		{"2026", "", `"2026" fits 5 runs: 20261130-000000-dddddd, 20261129-163625-bbcccc, 20261129-163625-bbbbbb and 2 more`},
+		{"x\x1b", "", `no run "x\x1b" in `},
+		{"", "", `no run "" in `},
+	}
+	for _, tt := range tests {
+		got, err := s.Find(tt.prefix)
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("Find(%q) = %q, %v; want %q, %s", tt.prefix, got, err, tt.want, tt.err)
+		}
+	}
+	if _, err := s.Find("bb"); !errors.As(err, new(*AmbiguousError)) {
+		t.Errorf("not an AmbiguousError: %v", err)
+	}
+	if _, err := s.Find("zz"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not fs.ErrNotExist: %v", err)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	s := openState(t)
+	d := create(t, s, "r1")
+	d.WriteFile("x", []byte("y"), false)
+	os.MkdirAll(d.Path()+"/code/a", 0o700)
+	os.WriteFile(d.Path()+"/code/a/b", nil, 0o600)
+	outside := t.TempDir() + "/keep"
+	os.WriteFile(outside, nil, 0o600)
+	os.Symlink(outside, d.Path()+"/code/link")
+	os.Symlink(filepath.Dir(outside), d.Path()+"/code/dirlink")
+	if err := s.Remove("r1"); !errors.Is(err, ErrLive) || !s.Live("r1") {
+		t.Errorf("removing a live run: %v", err)
+	}
+	d.Close()
+	if s.Live("r1") {
+		t.Error("live after Close")
+	}
+	if err := s.Remove("r1"); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := readNames(s.runs); err != nil || len(names) != 0 {
+		t.Errorf("left: %q, %v", names, err)
+	}
+	if _, err := os.Stat(outside); err != nil {
+		t.Errorf("a link was followed: %v", err)
+	}
+	if err := s.Remove("r1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("removing it again: %v", err)
+	}
+	if s.Live("r1") {
+		t.Error("a run that is not there is live")
+	}
+}
+
+func TestSweep(t *testing.T) {
+	s := openState(t)
+	create(t, s, "kept").Close()
+	for _, n := range []string{".new-old", ".del-old", ".new-young", ".other"} {
+		os.MkdirAll(s.Path()+"/runs/"+n+"/code", 0o700)
+		if n != ".new-young" {
+			past := time.Now().Add(-time.Hour)
+			os.Chtimes(s.Path()+"/runs/"+n, past, past)
+		}
+	}
+	if err := s.Sweep(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, n := range []string{"kept", ".new-old", ".del-old", ".new-young", ".other"} {
+		if _, err := os.Stat(s.Path() + "/runs/" + n); err == nil {
+			left = append(left, n)
+		}
+	}
+	if fmt.Sprint(left) != "[kept .new-young .other]" {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// TestMain lets the test binary stand for a supervisor that is killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("RUNS_TEST_SUPERVISOR"); dir != "" {
+		s, err := OpenState(dir, os.Geteuid())
+		if err == nil {
+			_, err = s.Create("r1")
+		}
+		fmt.Println(err)
+		time.Sleep(time.Minute)
+		os.Exit(0)
+	}
+	if r, w, err := os.Pipe(); err == nil { // the runtime's poller has two of its own, from its first use on
+		r.SetDeadline(time.Now())
+		r.Close()
+		w.Close()
+	}
+	before := descriptors()
+	code := m.Run()
+	if after := descriptors(); code == 0 && after > before {
+		fmt.Fprintf(os.Stderr, "%d descriptors before the tests, %d after\n", before, after)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func descriptors() int {
+	names, _ := os.ReadDir("/proc/self/fd")
+	return len(names)
+}
+
+func TestKilledSupervisor(t *testing.T) {
+	s := openState(t)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "RUNS_TEST_SUPERVISOR="+s.Path())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make([]byte, 6)
+	io.ReadFull(out, ready)
+	if string(ready) != "<nil>\n" || !s.Live("r1") {
+		t.Errorf("live: %v, said %q", s.Live("r1"), ready)
+	}
+	cmd.Process.Signal(syscall.SIGKILL)
+	cmd.Wait()
+	if s.Live("r1") {
+		t.Error("live although its supervisor was killed")
+	}
+	if err := s.Remove("r1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkCreate(b *testing.B) {
+	s, err := OpenState(b.TempDir()+"/state", os.Geteuid())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for i := 0; b.Loop(); i++ {
+		d, err := s.Create(fmt.Sprintf("r%d", i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		d.Close()
+	}
+}
+
+func BenchmarkOpenState(b *testing.B) {
+	dir := b.TempDir() + "/state"
+	for b.Loop() {
+		s, err := OpenState(dir, os.Geteuid())
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.Close()
+	}
+}
