@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -9,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // decoder parses one record. It accepts less than JSON at large: known fields
@@ -32,14 +29,13 @@ var (
 )
 
 const (
-	maxDepth  = 8
-	maxIntern = 4096
+	maxDepth  = 8    // of arrays and objects in unknown fields
+	maxIntern = 4096 // words kept
 )
 
 // decode fills e from one line without its newline.
 func (d *decoder) decode(src []byte, e *Event) error {
-	argv, counts := e.Argv[:0], e.Counts[:0]
-	*e = Event{Argv: argv, Counts: counts}
+	*e = Event{Argv: e.Argv[:0], Counts: e.Counts[:0], Findings: e.Findings[:0]}
 	d.src, d.pos, d.arena = src, 0, d.arena[:0]
 	if !d.eat('{') {
 		return errNotObject
@@ -116,194 +112,6 @@ func (e *Event) complete() error {
 	return nil
 }
 
-func (d *decoder) spaces() {
-	for d.pos < len(d.src) && (d.src[d.pos] == ' ' || d.src[d.pos] == '\t') {
-		d.pos++
-	}
-}
-
-// eat skips spaces and then c, and reports whether c was there.
-func (d *decoder) eat(c byte) bool {
-	d.spaces()
-	if d.pos < len(d.src) && d.src[d.pos] == c {
-		d.pos++
-		return true
-	}
-	return false
-}
-
-// str parses a string. The result points into the line or the arena.
-func (d *decoder) str() ([]byte, error) {
-	if !d.eat('"') {
-		return nil, errType
-	}
-	start := d.pos
-	for d.pos < len(d.src) {
-		switch c := d.src[d.pos]; {
-		case c == '"':
-			s := d.src[start:d.pos:d.pos]
-			d.pos++
-			return s, printable(s)
-		case c == '\\':
-			return d.escaped(start)
-		case c < ' ':
-			return nil, errSyntax
-		}
-		d.pos++
-	}
-	return nil, errSyntax
-}
-
-// printable refuses what the encoder never writes raw, so that a line that was
-// accepted can be shown as it is.
-func printable(s []byte) error {
-	for i := 0; i < len(s); {
-		if s[i] < utf8.RuneSelf {
-			if s[i] == 0x7f {
-				return errSyntax
-			}
-			i++
-			continue
-		}
-		r, n := utf8.DecodeRune(s[i:])
-		if r == utf8.RuneError && n == 1 || !strconv.IsPrint(r) {
-			return errSyntax
-		}
-		i += n
-	}
-	return nil
-}
-
-// escaped goes on with a string whose first escape is at d.pos.
-func (d *decoder) escaped(start int) ([]byte, error) {
-	from := len(d.arena)
-	d.arena = append(d.arena, d.src[start:d.pos]...)
-	for d.pos < len(d.src) {
-		c := d.src[d.pos]
-		d.pos++
-		switch {
-		case c == '"':
-			s := d.arena[from:len(d.arena):len(d.arena)]
-			return s, printable(d.src[start : d.pos-1])
-		case c < ' ':
-			return nil, errSyntax
-		case c != '\\':
-			d.arena = append(d.arena, c)
-		default:
-			if err := d.escape(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return nil, errSyntax
-}
-
-func (d *decoder) escape() error {
-	if d.pos >= len(d.src) {
-		return errSyntax
-	}
-	c := d.src[d.pos]
-	d.pos++
-	if c == 'u' {
-		r := d.hex4()
-		if utf16.IsSurrogate(r) {
-			low := rune(-1)
-			if d.pos+2 <= len(d.src) && string(d.src[d.pos:d.pos+2]) == `\u` {
-				d.pos += 2
-				low = d.hex4()
-			}
-			r = utf16.DecodeRune(r, low)
-			if r == utf8.RuneError {
-				return errSyntax
-			}
-		}
-		if r < 0 {
-			return errSyntax
-		}
-		d.arena = utf8.AppendRune(d.arena, r)
-		return nil
-	}
-	i := strings.IndexByte(`"\/bfnrt`, c)
-	if i < 0 {
-		return errSyntax
-	}
-	d.arena = append(d.arena, "\"\\/\b\f\n\r\t"[i])
-	return nil
-}
-
-// hex4 reads four hex digits; -1 when there are none.
-func (d *decoder) hex4() rune {
-	if d.pos+4 > len(d.src) {
-		return -1
-	}
-	var r rune
-	for _, c := range d.src[d.pos : d.pos+4] {
-		switch {
-		case c >= '0' && c <= '9':
-			r = r<<4 | rune(c-'0')
-		case c >= 'a' && c <= 'f':
-			r = r<<4 | rune(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			r = r<<4 | rune(c-'A'+10)
-		default:
-			return -1
-		}
-	}
-	d.pos += 4
-	return r
-}
-
-// digits returns the text of an integer: no leading zero, no fraction.
-func (d *decoder) digits() ([]byte, error) {
-	d.spaces()
-	start := d.pos
-	if d.pos < len(d.src) && d.src[d.pos] == '-' {
-		d.pos++
-	}
-	first := d.pos
-	for d.pos < len(d.src) && d.src[d.pos] >= '0' && d.src[d.pos] <= '9' {
-		d.pos++
-	}
-	n := d.pos - first
-	if n == 0 || n > 1 && d.src[first] == '0' || n > 20 {
-		return nil, errType
-	}
-	return d.src[start:d.pos], nil
-}
-
-func (d *decoder) uint(bits int) (uint64, error) {
-	s, err := d.digits()
-	if err != nil {
-		return 0, err
-	}
-	v, err := strconv.ParseUint(string(s), 10, bits)
-	if err != nil {
-		return 0, errType
-	}
-	return v, nil
-}
-
-func (d *decoder) int(bits int) (int64, error) {
-	s, err := d.digits()
-	if err != nil || string(s) == "-0" {
-		return 0, errType
-	}
-	v, err := strconv.ParseInt(string(s), 10, bits)
-	if err != nil {
-		return 0, errType
-	}
-	return v, nil
-}
-
-func (d *decoder) isTrue() error {
-	d.spaces()
-	if bytes.HasPrefix(d.src[d.pos:], []byte("true")) {
-		d.pos += 4
-		return nil
-	}
-	return errType
-}
-
 // word returns a string of our own vocabulary, kept from line to line.
 func (d *decoder) word() (string, error) {
 	b, err := d.str()
@@ -334,22 +142,6 @@ func (d *decoder) base64() ([]byte, error) {
 		return nil, errType
 	}
 	return d.arena[from:len(d.arena):len(d.arena)], nil
-}
-
-// list calls item for each element of an array.
-func (d *decoder) list(item func(i int) error) error {
-	if !d.eat('[') {
-		return errType
-	}
-	for i := 0; !d.eat(']'); i++ {
-		if i > 0 && !d.eat(',') {
-			return errSyntax
-		}
-		if err := item(i); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // procID parses "<boot>-<start>-<pid>".
@@ -418,81 +210,4 @@ func (d *decoder) addr() (netip.Addr, error) {
 		return netip.Addr{}, errType
 	}
 	return a, nil
-}
-
-// skip passes over any JSON value.
-func (d *decoder) skip(depth int) error {
-	if depth > maxDepth {
-		return errors.New("nested too deeply")
-	}
-	d.spaces()
-	if d.pos >= len(d.src) {
-		return errSyntax
-	}
-	switch c := d.src[d.pos]; c {
-	case '"':
-		_, err := d.str()
-		return err
-	case '[':
-		return d.list(func(int) error { return d.skip(depth + 1) })
-	case '{':
-		return d.skipObject(depth)
-	}
-	for _, lit := range []string{"true", "false", "null"} {
-		if bytes.HasPrefix(d.src[d.pos:], []byte(lit)) {
-			d.pos += len(lit)
-			return nil
-		}
-	}
-	return d.skipNumber()
-}
-
-func (d *decoder) skipObject(depth int) error {
-	d.pos++
-	for first := true; !d.eat('}'); first = false {
-		if !first && !d.eat(',') {
-			return errSyntax
-		}
-		if _, err := d.str(); err != nil || !d.eat(':') {
-			return errSyntax
-		}
-		if err := d.skip(depth + 1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *decoder) skipNumber() error {
-	digits := func() bool {
-		from := d.pos
-		for d.pos < len(d.src) && d.src[d.pos] >= '0' && d.src[d.pos] <= '9' {
-			d.pos++
-		}
-		return d.pos > from
-	}
-	d.accept("-")
-	zero := d.pos < len(d.src) && d.src[d.pos] == '0'
-	from := d.pos
-	if !digits() || zero && d.pos > from+1 {
-		return errSyntax
-	}
-	if d.accept(".") && !digits() {
-		return errSyntax
-	}
-	if d.accept("eE") {
-		d.accept("+-")
-		if !digits() {
-			return errSyntax
-		}
-	}
-	return nil
-}
-
-func (d *decoder) accept(set string) bool {
-	if d.pos < len(d.src) && strings.IndexByte(set, d.src[d.pos]) >= 0 {
-		d.pos++
-		return true
-	}
-	return false
 }

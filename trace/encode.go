@@ -252,18 +252,26 @@ func (l *line) run(e *Event) {
 func (l *line) summary(e *Event) {
 	l.uint(`,"records":`, e.Records)
 	l.uint(`,"lost":`, e.Lost)
-	if len(e.Counts) == 0 {
-		return
-	}
-	l.b = append(l.b, `,"counts":{`...)
 	for i, c := range e.Counts {
-		if i > 0 {
-			l.b = append(l.b, ',')
-		}
+		l.open(`,"counts":{`, i)
 		l.b, _ = appendJSON(l.b, c.Name)
 		l.b = strconv.AppendUint(append(l.b, ':'), c.N, 10)
 	}
-	l.b = append(l.b, '}')
+	l.flag("}", len(e.Counts) > 0)
+	for i, s := range e.Findings {
+		l.open(`,"findings":[`, i)
+		l.b, _ = appendJSON(l.b, s)
+	}
+	l.flag("]", len(e.Findings) > 0)
+}
+
+// open begins a list before its first item, and separates the others.
+func (l *line) open(key string, item int) {
+	if item == 0 {
+		l.b = append(l.b, key...)
+	} else {
+		l.b = append(l.b, ',')
+	}
 }
 
 // uint, text and flag leave out zero values.

@@ -261,6 +261,9 @@ type Event struct {
 	Records uint64  // summary: records before it
 	Lost    uint64  // summary: records lost in all
 	Counts  []Count // summary
+	// Findings are reasons, besides lost records, why the record may lack
+	// something: summary. A record with any is incomplete.
+	Findings []string
 }
 
 // Denied reports whether the act was refused to the command: the launcher's

@@ -47,12 +47,13 @@ type Report struct {
 	Losses   []Loss
 	Torn     bool // the last line has no end
 	Summary  bool
-	After    uint64 // records after the summary
-	Disagree bool   // the summary counts other numbers than were read
+	After    uint64   // records after the summary
+	Disagree bool     // the summary counts other numbers than were read
+	Findings []string // of the summary
 }
 
 // Judge returns the judgement and every reason against completeness, in plain
-// words without text from the record.
+// words that are safe to print.
 func (r *Report) Judge() (Judgement, []string) {
 	var why []string
 	say := func(bad bool, format string, a ...any) {
@@ -60,13 +61,16 @@ func (r *Report) Judge() (Judgement, []string) {
 			why = append(why, fmt.Sprintf(format, a...))
 		}
 	}
-	say(!r.Summary, "no summary: agentguard ended before the run did")
+	say(!r.Summary, "no summary: the run is live, or agentguard was killed")
 	say(r.Torn, "the last line is torn")
 	say(r.Lost > 0, "records lost: %d", r.Lost)
 	say(r.Missing > 0, "sequence numbers missing: %d", r.Missing)
 	say(r.BadLines > 0, "unreadable lines: %d", r.BadLines)
 	say(r.After > 0, "records after the summary: %d", r.After)
 	say(r.Disagree, "the summary counts other numbers than the record holds")
+	for _, f := range r.Findings {
+		why = append(why, Line(f))
+	}
 	switch {
 	case !r.Summary:
 		return Unsealed, why
@@ -178,6 +182,7 @@ func (r *Reader) account(e *Event) {
 		}
 	case KindSummary:
 		p.Disagree = p.Disagree || e.Records+1 != e.Seq || e.Lost != p.Lost
+		p.Findings = append(p.Findings, e.Findings[:min(len(e.Findings), maxFindings-len(p.Findings))]...)
 		p.Summary = true
 	}
 }

@@ -111,6 +111,7 @@ var schema = []field{
 	{"records", number64(func(e *Event) *uint64 { return &e.Records })},
 	{"lost", number64(func(e *Event) *uint64 { return &e.Lost })},
 	{"counts", parseCounts},
+	{"findings", parseFindings},
 }
 
 type parser = func(*decoder, *Event) error
@@ -284,4 +285,12 @@ func parseCounts(d *decoder, e *Event) error {
 		e.Counts = append(e.Counts, Count{name, n})
 	}
 	return nil
+}
+
+func parseFindings(d *decoder, e *Event) error {
+	return d.list(func(int) error {
+		s, err := d.word()
+		e.Findings = append(e.Findings, s)
+		return err
+	})
 }

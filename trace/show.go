@@ -60,7 +60,7 @@ func (v *view) add(e *Event) {
 	switch e.Kind {
 	case KindStart, KindSummary:
 		keep := *e
-		keep.Argv, keep.Counts = nil, slices.Clone(e.Counts)
+		keep.Argv, keep.Findings, keep.Counts = nil, nil, slices.Clone(e.Counts)
 		v.run = append(v.run[:min(len(v.run), 1)], keep)
 		return
 	case KindCanary:

@@ -1,11 +1,9 @@
 package trace
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 )
@@ -52,12 +50,14 @@ type Writer struct {
 	boot   string
 	line   line // pending whole records
 
-	seq     uint64 // last one assigned
-	written int64  // bytes that reached w
-	durable uint64 // last seq that reached w
-	tail    []byte // copy of the last whole records that reached w, up to tailKept
-	err     error  // first failure of w
-	closed  bool
+	seq      uint64 // last one assigned
+	written  int64  // bytes that reached w
+	durable  uint64 // last seq that reached w
+	tail     []byte // copy of the last whole records that reached w, up to tailKept
+	err      error  // first failure of w
+	closed   bool
+	sealed   bool     // Close wrote the summary
+	findings []string // of the summary
 
 	room     int64 // bytes for records, without what Close needs; 0: no bound
 	counts   map[Kind]uint64
@@ -199,52 +199,6 @@ func (t *Writer) flush() error {
 	return t.fail(err)
 }
 
-// reached accounts for whole records that were written.
-func (t *Writer) reached(records []byte) {
-	t.written += int64(len(records))
-	if len(records) < tailKept {
-		t.tail = append(t.tail, records...)
-	} else {
-		t.tail = append(t.tail[:0], records...)
-	}
-	if over := len(t.tail) - tailKept; over > 0 {
-		i := bytes.IndexByte(t.tail[over-1:], '\n')
-		t.tail = append(t.tail[:0], t.tail[over+i:]...)
-	}
-}
-
-// cutBack accounts for a write that stopped after n bytes: what follows the last
-// whole record is cut off, and its records are lost.
-func (t *Writer) cutBack(n int) {
-	whole := bytes.LastIndexByte(t.line.b[:n], '\n') + 1
-	t.durable += uint64(bytes.Count(t.line.b[:whole], []byte{'\n'}))
-	t.reached(t.line.b[:whole])
-	t.seq = t.durable
-	t.forget(t.line.b[whole:])
-	t.line.b = t.line.b[:0]
-	if n > whole && !t.truncate() {
-		t.line.b = append(t.line.b, '\n') // ends the torn line, if anything can be written again
-	}
-}
-
-// forget takes records that were accepted, but never reached the destination,
-// out of the counters again.
-func (t *Writer) forget(lines []byte) {
-	var d decoder
-	var e Event
-	for line := range bytes.Lines(lines) {
-		if err := d.decode(bytes.TrimSuffix(line, []byte{'\n'}), &e); err != nil {
-			continue // the newline that ends a torn line
-		}
-		if e.Kind == KindLoss {
-			t.reported -= e.Loss.Count
-			t.lose(e.Loss.Class, e.Loss.Cause, e.Loss.Count, e.Loss.Bytes)
-		}
-		t.counts[e.Kind] -= e.Times()
-		t.lose(string(e.Kind), "disk", e.Times(), uint64(len(line)))
-	}
-}
-
 func (t *Writer) fail(err error) error {
 	if t.err == nil {
 		t.err = fmt.Errorf("trace: the record is incomplete: %w", err)
@@ -273,96 +227,4 @@ func (t *Writer) lost() uint64 {
 		n += l.Count
 	}
 	return n
-}
-
-// Close ends the record: loss records for what this Writer could not keep, then
-// sum as the summary (nil for an empty one), completed with the number of
-// records, of losses, and the records of each kind ("kind.exec"). It returns the
-// first error that the record met; the destination stays open.
-func (t *Writer) Close(sum *Event) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return ErrClosed
-	}
-	t.flush()
-	t.closed = true
-	if sum == nil {
-		sum = &Event{Mono: t.o.Mono}
-	}
-	err := t.finish(sum)
-	if err != nil && t.giveUp() {
-		err = t.finish(sum)
-	}
-	if err == nil {
-		err = t.sync()
-	}
-	if t.err != nil {
-		return t.err
-	}
-	return err
-}
-
-// finish writes the end of the record, whole or not at all.
-func (t *Writer) finish(sum *Event) error {
-	start, lost := t.seq, t.lost()
-	end := *sum
-	for _, l := range t.losses {
-		t.encode(&Event{Kind: KindLoss, Mono: sum.Mono, Loss: l})
-	}
-	end.Kind, end.Records, end.Lost = KindSummary, t.seq, lost
-	end.Counts = append(slices.Clone(sum.Counts), t.kindCounts()...)
-	t.encode(&end)
-	n, err := t.w.Write(t.line.b)
-	if err == nil && n < len(t.line.b) {
-		err = io.ErrShortWrite
-	}
-	t.line.b = t.line.b[:0]
-	if err == nil {
-		*sum = end
-		return nil
-	}
-	t.seq = start
-	if !t.truncate() {
-		t.line.b = append(t.line.b, '\n')
-	}
-	return t.fail(err)
-}
-
-// giveUp takes the last records back to make room, and reports whether it could.
-func (t *Writer) giveUp() bool {
-	size := int64(len(t.tail))
-	if t.written -= size; size == 0 || !t.truncate() {
-		t.written += size
-		return false
-	}
-	t.seq -= uint64(bytes.Count(t.tail, []byte{'\n'}))
-	for i := range t.losses { // nothing can be missing after a record that is not there
-		t.losses[i].AfterSeq = min(t.losses[i].AfterSeq, t.seq)
-	}
-	t.forget(t.tail)
-	t.tail = nil
-	return true
-}
-
-// truncate cuts the destination to the records that reached it.
-func (t *Writer) truncate() bool {
-	f, ok := t.w.(interface{ Truncate(int64) error })
-	return ok && f.Truncate(t.written) == nil
-}
-
-// kindCounts returns the counters of the record in the order of the schema's
-// kinds, so that equal runs make equal summaries.
-func (t *Writer) kindCounts() []Count {
-	var c []Count
-	for _, k := range kinds {
-		n := t.counts[k]
-		if k == KindLoss {
-			n += uint64(len(t.losses))
-		}
-		if n > 0 {
-			c = append(c, Count{"kind." + string(k), n})
-		}
-	}
-	return c
 }

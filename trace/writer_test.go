@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -224,6 +225,9 @@ func TestFullDisk(t *testing.T) {
 			if j, why := report.Judge(); j != tt.judgement {
 				t.Errorf("judged %s, want %s: %v", j, tt.judgement, why)
 			}
+			if j, why := w.Judge(); j != tt.judgement {
+				t.Errorf("the writer says %s, want %s: %v", j, tt.judgement, why)
+			}
 			opens := 0
 			for _, e := range got {
 				if e.Kind == KindOpen {
@@ -240,6 +244,25 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("%d sequence numbers missing", report.Missing)
 			}
 		})
+	}
+}
+
+func TestFindings(t *testing.T) {
+	var b bytes.Buffer
+	w := NewWriter(&b, testClock)
+	w.Append(openEvent(1))
+	if j, _ := w.Judge(); j != Unsealed {
+		t.Errorf("before Close: %s", j)
+	}
+	if err := w.Close(&Event{Findings: []string{"sensor: lost its way \x1b"}}); err != nil {
+		t.Fatal(err)
+	}
+	_, report := readAll(t, b.Bytes())
+	want := []string{`$'sensor: lost its way \x1b'`}
+	for _, judge := range []func() (Judgement, []string){w.Judge, report.Judge} {
+		if j, why := judge(); j != Incomplete || !slices.Equal(why, want) {
+			t.Errorf("%s: %q", j, why)
+		}
 	}
 }
 

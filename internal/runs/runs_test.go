@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"golang.org/x/sys/unix"
 )
 
@@ -352,5 +353,56 @@ func BenchmarkOpenState(b *testing.B) {
 			b.Fatal(err)
 		}
 		s.Close()
+	}
+}
+
+// TestFullDisk writes a result on a disk without room: the error says so, the
+// old content stays, nothing half-written is left.
+func TestFullDisk(t *testing.T) {
+	testenv.Root(t)
+	dir := base(t)
+	err := inMountNamespace(func() error {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=0700"); err != nil {
+			return err
+		}
+		defer unix.Unmount(dir, unix.MNT_DETACH)
+		s, err := OpenState(dir+"/state", 0)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		d, err := s.Create("r1")
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if err := d.WriteFile(PlanFile, []byte("old"), true); err != nil {
+			return err
+		}
+		if err := d.WriteFile(PlanFile, make([]byte, 1<<20), true); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("WriteFile: %v", err)
+		}
+		if b, err := os.ReadFile(d.Path() + "/" + PlanFile); string(b) != "old" {
+			t.Errorf("the old content is gone: %q, %v", b, err)
+		}
+		if names, err := readNames(d.Dir()); len(names) != 1 {
+			t.Errorf("left: %q, %v", names, err)
+		}
+		for i := 0; err == nil && i < 1000; i++ { // until the inodes are used up
+			var x *RunDir
+			if x, err = s.Create(fmt.Sprintf("x%d", i)); err == nil {
+				x.Close()
+			}
+		}
+		if err != nil && !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("Create: %v", err)
+		}
+		return nil
+	})
+	if errors.Is(err, errNoNamespace) {
+		testenv.Missing(t, "mount-namespace", err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
