@@ -1,0 +1,104 @@
+// Package cgroup makes and removes the leaf cgroup of a run, sets its limits
+// and reads what it used.
+//
+// It works on pure v2, on v1 with an extra v2 tree without controllers
+// (hybrid), and where controllers are missing. The v2 tree is always needed:
+// births, kills, CPU accounting and the BPF programs go by it. On hybrid hosts
+// a run has a leaf of the same name in the v1 hierarchies that limit it.
+//
+//	UNIFIED/agentguard/ID.run    v2: birth, kill, cpu.stat; limits on pure v2
+//	MEMORY/agentguard/ID.run     v1, hybrid only: the memory limit
+//	PIDS/agentguard/ID.run       v1, hybrid only: the task limit
+//
+// A leaf is always fresh. On some kernels (seen on 6.18, not on 6.1, 6.12 and
+// 7.3) a process that is cloned into a cgroup that was ever killed with
+// cgroup.kill dies at once, and so does one cloned by a caller in such a cgroup,
+// wherever to. So no leaf is used twice, nothing is born into one after
+// [Leaf.Kill], and a caller whose births die falls back to [Leaf.Enter].
+//
+// Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel.
+package cgroup
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+)
+
+// Names of the controllers that a run's limits need.
+const (
+	Memory = "memory"
+	Pids   = "pids"
+)
+
+// Layout is where this host has its cgroup file systems.
+type Layout struct {
+	Unified string            // mount point of cgroup2, "" when there is none
+	V1      map[string]string // mount points of the v1 hierarchies of Memory and Pids
+}
+
+// Mode names the layout: "v2", "hybrid", "v1" or "none".
+func (l Layout) Mode() string {
+	switch {
+	case l.Unified == "" && len(l.V1) == 0:
+		return "none"
+	case l.Unified == "":
+		return "v1"
+	case len(l.V1) == 0:
+		return "v2"
+	}
+	return "hybrid"
+}
+
+// mountinfoLimit bounds what is read of /proc/self/mountinfo.
+const mountinfoLimit = 16 << 20
+
+// Detect reads the layout from /proc/self/mountinfo.
+func Detect() (Layout, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return Layout{}, err
+	}
+	defer f.Close()
+	return parseMountinfo(f)
+}
+
+// parseMountinfo reads proc_pid_mountinfo(5). Of several mounts of one
+// hierarchy the first counts. A mount of a part of one does not: that is what a
+// container without a cgroup namespace sees of its own cgroup.
+func parseMountinfo(r io.Reader) (Layout, error) {
+	l := Layout{V1: map[string]string{}}
+	s := bufio.NewScanner(io.LimitReader(r, mountinfoLimit))
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		// ID PARENT DEV ROOT POINT OPTIONS [TAG...] - TYPE SOURCE SUPEROPTIONS
+		left, right, ok := strings.Cut(s.Text(), " - ")
+		fields, tail := strings.Fields(left), strings.Fields(right)
+		if !ok || len(fields) < 6 || len(tail) < 3 || fields[3] != "/" {
+			continue
+		}
+		l.add(tail[0], unescape(fields[4]), strings.Split(tail[2], ","))
+	}
+	return l, s.Err()
+}
+
+func (l *Layout) add(fstype, point string, options []string) {
+	if fstype == "cgroup2" && l.Unified == "" {
+		l.Unified = point
+	}
+	if fstype != "cgroup" {
+		return
+	}
+	for _, c := range options {
+		if (c == Memory || c == Pids) && l.V1[c] == "" {
+			l.V1[c] = point
+		}
+	}
+}
+
+// unescape undoes what the kernel does to a path in mountinfo (mangle_path,
+// fs/seq_file.c, for the bytes of " \t\n\\#").
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace(s)
+}
