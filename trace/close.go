@@ -34,9 +34,10 @@ func (t *Writer) Close(sum *Event) error {
 	if err != nil && t.giveUp() {
 		err = t.finish(sum)
 	}
-	if err == nil {
+	if err == nil && t.o.Durable {
 		err = t.sync()
-	} else {
+	}
+	if !t.sealed {
 		sum.Kind, sum.Records, sum.Lost = KindSummary, t.seq, t.lost()
 	}
 	if t.err != nil {
@@ -85,6 +86,17 @@ func (t *Writer) giveUp() bool {
 	t.forget(t.tail)
 	t.tail = nil
 	return true
+}
+
+func (t *Writer) sync() error {
+	f, ok := t.w.(interface{ Sync() error })
+	if !ok {
+		return nil
+	}
+	if err := f.Sync(); err != nil {
+		return t.fail(err)
+	}
+	return nil
 }
 
 // truncate cuts the destination to the records that reached it.

@@ -21,7 +21,7 @@ func Sentence(e *Event) string {
 		b = append(append(b, ' '), o...)
 	}
 	if len(e.To) > 0 {
-		b = AppendQuote(append(b, " to "...), e.To[:min(len(e.To), maxShown)])
+		b = appendQuote(append(b, " to "...), e.To[:min(len(e.To), maxShown)])
 	}
 	var why []string
 	if e.Errno != 0 {

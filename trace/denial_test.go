@@ -7,9 +7,11 @@ import (
 )
 
 func denyEvent() *Event {
-	return &Event{Kind: KindOpen, Phase: PhaseCommand, Proc: Proc{Pid: 42, Start: 77}, Syscall: "openat", SyscallNr: 257, Errno: 13,
+	return &Event{
+		Kind: KindOpen, Phase: PhaseCommand, Proc: Proc{Pid: 42, Start: 77}, Syscall: "openat", SyscallNr: 257, Errno: 13,
 		Path: []byte("/data/in.txt"), PathSource: PathUser, Access: "r", Verdict: VerdictDeny, Layer: LayerLandlock,
-		Rule: "filesystem.read_only_mounts", RuleSource: "policy.yaml:3:5", Remedy: "--ro /data/in.txt", Certainty: Certain}
+		Rule: "filesystem.read_only_mounts", RuleSource: "policy.yaml:3:5", Remedy: "--ro /data/in.txt", Certainty: Certain,
+	}
 }
 
 func TestSentence(t *testing.T) {
@@ -27,8 +29,10 @@ func TestSentence(t *testing.T) {
 		{mod(func(e *Event) { e.Count = 12; e.Rule = "" }), "denied open /data/in.txt (EACCES; landlock): add --ro /data/in.txt, 12 times"},
 		{mod(func(e *Event) { e.Path = []byte("/a"); e.PathLen = 5000; e.Layer = ""; e.Rule = "" }), "denied open /a... (5000 bytes) (EACCES)"},
 		{&Event{Kind: KindRename, Path: []byte("/a b"), To: []byte("/c"), Verdict: VerdictDeny, Errno: 1, Layer: LayerNone}, "denied rename '/a b' to /c (EPERM; not by agentguard)"},
-		{&Event{Kind: KindConnect, Family: "inet", Proto: "tcp", Addr: addr, Port: 443, Errno: 1, Layer: LayerBPF, Rule: "network.egress", Remedy: "--allow 192.0.2.1:443"},
-			"denied connect 192.0.2.1:443 (EPERM; bpf, network.egress): add --allow 192.0.2.1:443"},
+		{
+			&Event{Kind: KindConnect, Family: "inet", Proto: "tcp", Addr: addr, Port: 443, Errno: 1, Layer: LayerBPF, Rule: "network.egress", Remedy: "--allow 192.0.2.1:443"},
+			"denied connect 192.0.2.1:443 (EPERM; bpf, network.egress): add --allow 192.0.2.1:443",
+		},
 		{&Event{Kind: KindSend, Family: "inet6", Proto: "udp", Addr: netip.MustParseAddr("2001:db8::1"), Port: 53}, "denied send udp://[2001:db8::1]:53"},
 		{&Event{Kind: KindConnect, Family: "unix", Path: []byte("\x00abs"), Layer: LayerLandlock}, `denied connect $'\000abs' (landlock)`},
 		{&Event{Kind: KindDeny, Syscall: "ptrace", Errno: 1, Layer: LayerSeccomp}, "denied ptrace (EPERM; seccomp)"},

@@ -108,8 +108,8 @@ func TestRealFullDisk(t *testing.T) {
 						opens++
 					}
 				}
-				if total := tt.before + tt.during; opens+int(w.Lost()) != total {
-					t.Errorf("%d kept, %d lost of %d", opens, w.Lost(), total)
+				if total := tt.before + tt.during; opens+int(w.lost()) != total {
+					t.Errorf("%d kept, %d lost of %d", opens, w.lost(), total)
 				}
 				want := Incomplete
 				if tt.before == 0 && !tt.free {
@@ -120,7 +120,7 @@ func TestRealFullDisk(t *testing.T) {
 				if j != want || own != want || report.Missing != 0 || report.BadLines != 0 || report.Torn {
 					t.Errorf("judged %s (the writer: %s), want %s: %v", j, own, want, why)
 				}
-				t.Logf("%d kept, %d lost, %d bytes, %s", opens, w.Lost(), len(b), j)
+				t.Logf("%d kept, %d lost, %d bytes, %s", opens, w.lost(), len(b), j)
 			})
 		})
 	}

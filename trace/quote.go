@@ -11,10 +11,10 @@ import (
 // as $'...' with escapes, in which invalid UTF-8 is \xNN. The result holds no
 // control, format or bidi character, and a POSIX.1-2024 shell (bash, zsh) reads
 // it back as the same bytes.
-func Quote[T ~[]byte | ~string](s T) string { return string(AppendQuote(nil, s)) }
+func Quote[T ~[]byte | ~string](s T) string { return string(appendQuote(nil, s)) }
 
-// AppendQuote appends what Quote returns to b.
-func AppendQuote[T ~[]byte | ~string](b []byte, s T) []byte {
+// appendQuote appends what Quote returns to b.
+func appendQuote[T ~[]byte | ~string](b []byte, s T) []byte {
 	bare, printable := classify(s)
 	switch {
 	case bare:
@@ -135,13 +135,13 @@ func QuoteArgs[T ~[]byte | ~string](args []T, limit int) string {
 		if limit > 0 && len(a) > limit {
 			a = a[:limit+1] // too long in any form: do not quote all of it
 		}
-		b = AppendQuote(b, a)
+		b = appendQuote(b, a)
 		if limit == 0 || len(b) <= limit {
 			continue
 		}
 		rest := len(args) - i
 		if b = b[:before]; i == 0 { // the program's name is cut rather than left out
-			b = AppendQuote(b, a[:min(len(a), limit/4)])
+			b = appendQuote(b, a[:min(len(a), limit/4)])
 			rest--
 		}
 		b = append(b, " ..."...)

@@ -17,8 +17,8 @@ func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// ErrTooLong marks a line longer than MaxLine; it is skipped.
-var ErrTooLong = errors.New("longer than a record can be")
+// errTooLong marks a line longer than MaxLine; it is skipped.
+var errTooLong = errors.New("longer than a record can be")
 
 // Gap is a run of sequence numbers that are missing from a record.
 type Gap struct{ First, Last uint64 }
@@ -151,7 +151,7 @@ func (r *Reader) readLine() error {
 		case err != nil:
 			return &sourceError{err}
 		case tooLong:
-			return ErrTooLong
+			return errTooLong
 		}
 		r.raw = part[:len(part)-1]
 		return nil
@@ -187,12 +187,6 @@ func (r *Reader) account(e *Event) {
 	}
 }
 
-// Line returns the number of the current line, from 1.
-func (r *Reader) Line() int { return r.n }
-
-// Raw returns the current line as it stands in the record, without its newline.
-func (r *Reader) Raw() []byte { return r.raw }
-
 // Report returns what was found so far.
 func (r *Reader) Report() *Report { return &r.report }
 
@@ -204,7 +198,7 @@ func Copy(w io.Writer, r *Reader) error {
 	for {
 		switch err := r.Next(&e); {
 		case err == nil:
-			out.Write(r.Raw())
+			out.Write(r.raw)
 			if err := out.WriteByte('\n'); err != nil {
 				return fmt.Errorf("trace: copy: %w", err)
 			}

@@ -103,8 +103,10 @@ func TestShow(t *testing.T) {
 	s.add(&Event{Kind: KindOutput, Stream: "stdout", Bytes: 5_000_000, Kept: 1_000_000, SHA256: strings.Repeat("ab", 32)})
 	s.add(&Event{Kind: KindExit, Proc: evil, ExitCode: 3, UTime: 12e6, STime: 7e6})
 	s.add(&Event{Kind: KindExit, Proc: sh, ExitCode: 3, UTime: 1e6, STime: 1e6, MaxRSS: 900 << 10})
-	if err := s.w.Close(&Event{Mono: s.mono + 1e6, Reason: "exit", ExitCode: 3, UTime: 17e6, STime: 9e6, MaxRSS: 5 << 20,
-		Counts: []Count{{"syscall.read", 812}, {"syscall.openat", 90}, {"bytes.read", 123456}}}); err != nil {
+	if err := s.w.Close(&Event{
+		Mono: s.mono + 1e6, Reason: "exit", ExitCode: 3, UTime: 17e6, STime: 9e6, MaxRSS: 5 << 20,
+		Counts: []Count{{"syscall.read", 812}, {"syscall.openat", 90}, {"bytes.read", 123456}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	show(t, "show.golden", b.Bytes(), Incomplete)

@@ -82,13 +82,6 @@ func appendHex4(b []byte, u uint32) []byte {
 	return append(b, '\\', 'u', hexDigits[u>>12&15], hexDigits[u>>8&15], hexDigits[u>>4&15], hexDigits[u&15])
 }
 
-// AppendJSON appends s to b as a JSON string that is safe to print on a
-// terminal. Invalid UTF-8 becomes U+FFFD.
-func AppendJSON[T ~[]byte | ~string](b []byte, s T) []byte {
-	b, _ = appendJSON(b, s)
-	return b
-}
-
 // EscapeJSON replaces what is unprintable in the strings of valid JSON by its
 // \uXXXX form: encoding/json leaves DEL, C1 and bidi characters raw.
 func EscapeJSON(src []byte) []byte {

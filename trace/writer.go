@@ -26,6 +26,8 @@ type Options struct {
 	// BootID is the kernel's boot id; its first 8 characters are in every
 	// process id.
 	BootID string
+	// Durable makes Close wait until the record is on disk.
+	Durable bool
 }
 
 const (
@@ -65,7 +67,7 @@ type Writer struct {
 	reported uint64 // records lost according to loss events that were appended
 }
 
-// NewWriter starts a record at the beginning of w. Where w has Sync or Truncate
+// NewWriter starts a record at the beginning of w. Where w has Truncate and Sync
 // (as *os.File has), they are used; a file should be opened with O_APPEND.
 func NewWriter(w io.Writer, o Options) *Writer {
 	t := &Writer{w: w, o: o, counts: make(map[Kind]uint64, 32)}
@@ -160,27 +162,6 @@ func (t *Writer) Flush() error {
 	return t.flush()
 }
 
-// Sync flushes and asks the destination to make the record durable.
-func (t *Writer) Sync() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.flush(); err != nil {
-		return err
-	}
-	return t.sync()
-}
-
-func (t *Writer) sync() error {
-	f, ok := t.w.(interface{ Sync() error })
-	if !ok {
-		return nil
-	}
-	if err := f.Sync(); err != nil {
-		return t.fail(err)
-	}
-	return nil
-}
-
 func (t *Writer) flush() error {
 	if t.err != nil || len(t.line.b) == 0 {
 		return t.err
@@ -206,21 +187,8 @@ func (t *Writer) fail(err error) error {
 	return t.err
 }
 
-// Seq returns the number of the last record.
-func (t *Writer) Seq() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.seq
-}
-
-// Lost returns how many records are known to be missing: those of the loss
+// lost returns how many records are known to be missing: those of the loss
 // events that were appended, and those that this Writer could not keep.
-func (t *Writer) Lost() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lost()
-}
-
 func (t *Writer) lost() uint64 {
 	n := t.reported
 	for _, l := range t.losses {

@@ -18,14 +18,18 @@ import (
 var testClock = Options{Mono: 5_000_000_000, Wall: time.Date(2026, 11, 29, 16, 36, 24, 0, time.UTC), BootID: "1a2b3c4d-5e6f-7081-92a3-b4c5d6e7f809"}
 
 func openEvent(i int) *Event {
-	return &Event{Kind: KindOpen, Phase: PhaseCommand, Mono: 5_000_000_000 + uint64(i), Proc: Proc{Pid: 42, Tid: 42, Start: 77, UID: 1000},
+	return &Event{
+		Kind: KindOpen, Phase: PhaseCommand, Mono: 5_000_000_000 + uint64(i), Proc: Proc{Pid: 42, Tid: 42, Start: 77, UID: 1000},
 		Syscall: "openat", SyscallNr: 257, Ret: 3, Path: fmt.Appendf(nil, "/usr/lib/python3/x%06d.py", i), PathSource: PathKernel,
-		Access: "r", DevMajor: 8, DevMinor: 1, Ino: 1_000_000}
+		Access: "r", DevMajor: 8, DevMinor: 1, Ino: 1_000_000,
+	}
 }
 
 func execEvent(i int) *Event {
-	return &Event{Kind: KindExec, Phase: PhaseCommand, Mono: 5_000_000_000 + uint64(i), Proc: Proc{Pid: uint32(100 + i), Start: 77},
-		Path: []byte("/bin/true"), Argv: [][]byte{[]byte("true")}}
+	return &Event{
+		Kind: KindExec, Phase: PhaseCommand, Mono: 5_000_000_000 + uint64(i), Proc: Proc{Pid: uint32(100 + i), Start: 77},
+		Path: []byte("/bin/true"), Argv: [][]byte{[]byte("true")},
+	}
 }
 
 // readAll reads a record to its end.
@@ -151,8 +155,8 @@ func TestMaxBytes(t *testing.T) {
 		t.Errorf("loss of opens: %+v", l)
 	}
 	sum := events[len(events)-1]
-	if sum.Lost != report.Lost || sum.Lost != w.Lost() {
-		t.Errorf("summary says %d lost, loss records say %d, Lost %d", sum.Lost, report.Lost, w.Lost())
+	if sum.Lost != report.Lost || sum.Lost != w.lost() {
+		t.Errorf("summary says %d lost, loss records say %d, the writer %d", sum.Lost, report.Lost, w.lost())
 	}
 }
 
@@ -212,7 +216,7 @@ func TestFullDisk(t *testing.T) {
 					}
 				}
 			}
-			if failed == 0 || w.Flush() == nil || w.Sync() == nil {
+			if failed == 0 || w.Flush() == nil {
 				t.Errorf("the error does not stick: %d of %d failed", failed, events)
 			}
 			if tt.later > 0 {
@@ -234,7 +238,7 @@ func TestFullDisk(t *testing.T) {
 					opens++
 				}
 			}
-			if lost := int(w.Lost()); opens+lost != events {
+			if lost := int(w.lost()); opens+lost != events {
 				t.Errorf("%d kept, %d lost of %d", opens, lost, events)
 			}
 			if tt.judgement == Incomplete && int(report.Lost)+opens != events {
@@ -271,8 +275,8 @@ func TestLossInLostRecord(t *testing.T) {
 	d := &disk{room: 10}
 	w := NewWriter(d, testClock)
 	w.Append(&Event{Kind: KindLoss, Loss: Loss{Class: "bulk", Cause: "ring", Count: 70, Bytes: 9000, CPU: 1}})
-	if w.Lost() != 70 {
-		t.Errorf("lost %d of 70", w.Lost())
+	if w.lost() != 70 {
+		t.Errorf("lost %d of 70", w.lost())
 	}
 	w.Flush()
 	d.room = 1 << 20
@@ -289,14 +293,13 @@ func TestShortWriteAndSync(t *testing.T) {
 	if err := w.Flush(); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("short write: %v", err)
 	}
-	d := &disk{room: 1 << 20}
-	w = NewWriter(d, testClock)
-	w.Append(openEvent(1))
-	if err := w.Sync(); err != nil || d.syncs != 1 || d.Len() == 0 {
-		t.Errorf("Sync: %v, %d syncs, %d bytes", err, d.syncs, d.Len())
-	}
-	if w.Seq() != 1 {
-		t.Errorf("Seq %d", w.Seq())
+	for _, durable := range []bool{false, true} {
+		d := &disk{room: 1 << 20}
+		o := testClock
+		o.Durable = durable
+		if err := NewWriter(d, o).Close(nil); err != nil || (d.syncs == 1) != durable {
+			t.Errorf("durable %v: %v, %d syncs", durable, err, d.syncs)
+		}
 	}
 }
 
@@ -342,8 +345,11 @@ func TestConcurrentAppend(t *testing.T) {
 // TestAppendDoesNotAllocate is the steady state: the buffer has its size.
 func TestAppendDoesNotAllocate(t *testing.T) {
 	w := NewWriter(io.Discard, testClock)
-	events := []*Event{openEvent(1), execEvent(1), denyEvent(), {Kind: KindFork, Proc: Proc{Pid: 1}, Child: Proc{Pid: 2}},
-		{Kind: KindOpen, Path: []byte("\xff\n"), Proc: Proc{Pid: 1}}}
+	events := []*Event{
+		openEvent(1), execEvent(1), denyEvent(),
+		{Kind: KindFork, Proc: Proc{Pid: 1}, Child: Proc{Pid: 2}},
+		{Kind: KindOpen, Path: []byte("\xff\n"), Proc: Proc{Pid: 1}},
+	}
 	if n := testing.AllocsPerRun(2000, func() {
 		for _, e := range events {
 			w.Append(e)

@@ -96,16 +96,6 @@ func (d *RunDir) live() bool {
 	return false
 }
 
-// Live reports whether the supervisor of a run is alive.
-func (s *State) Live(id string) bool {
-	d, err := s.Open(id)
-	if err != nil {
-		return false
-	}
-	defer d.Close()
-	return d.live()
-}
-
 // AmbiguousError says that a prefix fits several runs.
 type AmbiguousError struct {
 	Prefix string

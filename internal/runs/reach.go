@@ -12,18 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DevIno identifies a file: st_dev and st_ino of stat(2).
-type DevIno struct{ Dev, Ino uint64 }
+// devIno identifies a file: st_dev and st_ino of stat(2).
+type devIno struct{ Dev, Ino uint64 }
 
-// Ancestors returns the directories from the root down to the state directory,
-// itself included.
-func (s *State) Ancestors() []DevIno { return slices.Clone(s.chain) }
-
-// Reaches reports whether a grant of the directory (dev, ino) would show the
+// reaches reports whether a grant of the directory (dev, ino) would show the
 // state directory: it is the state directory, lies above it, or lies above
 // another mount of it or of a part of it.
-func (s *State) Reaches(dev, ino uint64) (bool, error) {
-	d := DevIno{dev, ino}
+func (s *State) reaches(dev, ino uint64) (bool, error) {
+	d := devIno{dev, ino}
 	if slices.Contains(s.chain, d) {
 		return true, nil
 	}
@@ -38,7 +34,7 @@ func (s *State) Covers(fd int) (bool, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false, os.NewSyscallError("fstat", err)
 	}
-	if hit, err := s.Reaches(st.Dev, st.Ino); hit || err != nil {
+	if hit, err := s.reaches(st.Dev, st.Ino); hit || err != nil {
 		return hit, err
 	}
 	up, name := fd, "."
@@ -61,11 +57,11 @@ func (s *State) Covers(fd int) (bool, error) {
 // meets the state directory.
 func (s *State) below(fd int) (bool, error) {
 	state := s.chain[len(s.chain)-1]
-	last := DevIno{}
+	last := devIno{}
 	for {
 		var st unix.Stat_t
 		err := unix.Fstat(fd, &st)
-		here := DevIno{st.Dev, st.Ino}
+		here := devIno{st.Dev, st.Ino}
 		if err != nil || here == state || here == last {
 			unix.Close(fd)
 			return err == nil && here == state, os.NewSyscallError("fstat", err)
@@ -91,7 +87,7 @@ type mount struct {
 // findAliases returns the directories above every other place where the mount
 // table shows the state directory or a part of it, for example a bind mount of
 // /var elsewhere.
-func (s *State) findAliases() ([]DevIno, error) {
+func (s *State) findAliases() ([]devIno, error) {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("runs: where else is the state directory mounted: %w", err)
@@ -100,12 +96,12 @@ func (s *State) findAliases() ([]DevIno, error) {
 	if err := unix.Statx(int(s.dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &stx); err != nil {
 		return nil, os.NewSyscallError("statx", err)
 	}
-	var out []DevIno
+	var out []devIno
 	for _, p := range aliasPaths(parseMounts(text), stx.Mnt_id, s.path) {
 		for ; ; p = filepath.Dir(p) {
 			var st unix.Stat_t
 			if unix.Lstat(p, &st) == nil {
-				out = append(out, DevIno{st.Dev, st.Ino})
+				out = append(out, devIno{st.Dev, st.Ino})
 			}
 			if p == "/" {
 				break

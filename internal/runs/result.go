@@ -86,8 +86,10 @@ type Denial struct {
 
 // NewDenial describes a denial of the record.
 func NewDenial(e *trace.Event) Denial {
-	return Denial{Text: trace.Sentence(e), Kind: string(e.Kind), Object: trace.Object(e), Layer: string(e.Layer),
-		Rule: e.Rule, Source: e.RuleSource, Remedy: e.Remedy, Count: e.Times()}
+	return Denial{
+		Text: trace.Sentence(e), Kind: string(e.Kind), Object: trace.Object(e), Layer: string(e.Layer),
+		Rule: e.Rule, Source: e.RuleSource, Remedy: e.Remedy, Count: e.Times(),
+	}
 }
 
 // Output is one output stream.

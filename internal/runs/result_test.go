@@ -50,8 +50,10 @@ func assertSafe(t *testing.T, what string, b []byte) {
 // command, or somebody who edits the file, could put some.
 func fullResult() *Result {
 	evil := "a\nb\x1b[2J\u202e\u009b\x7f"
-	deny := &trace.Event{Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("192.0.2.1"), Port: 443, Errno: 1,
-		Verdict: trace.VerdictDeny, Layer: trace.LayerBPF, Rule: "network.egress", RuleSource: "default", Remedy: "--allow 192.0.2.1:443", Count: 3}
+	deny := &trace.Event{
+		Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("192.0.2.1"), Port: 443, Errno: 1,
+		Verdict: trace.VerdictDeny, Layer: trace.LayerBPF, Rule: "network.egress", RuleSource: "default", Remedy: "--allow 192.0.2.1:443", Count: 3,
+	}
 	open := &trace.Event{Kind: trace.KindOpen, Path: []byte(evil), Errno: 13, Verdict: trace.VerdictDeny, Layer: trace.LayerLandlock}
 	r := result("20261129-163624-7f3k2q")
 	r.Argv = []string{"sh", "-c", evil, "\xff", ""}

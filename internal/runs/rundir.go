@@ -114,9 +114,6 @@ func (d *RunDir) ID() string { return d.id }
 // Path returns where the directory lies, for people.
 func (d *RunDir) Path() string { return d.dir.Name() }
 
-// Dir returns the open directory; it belongs to d.
-func (d *RunDir) Dir() *os.File { return d.dir }
-
 // Close closes the directory, and so releases the lock.
 func (d *RunDir) Close() error { return d.dir.Close() }
 

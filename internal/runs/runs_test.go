@@ -119,7 +119,7 @@ func TestWriteFile(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	if names, _ := readNames(d.Dir()); len(names) != 1 {
+	if names, _ := readNames(d.dir); len(names) != 1 {
 		t.Errorf("files left: %q", names)
 	}
 	// A link that somebody put there is replaced, not followed.
@@ -135,8 +135,10 @@ func TestWriteFile(t *testing.T) {
 }
 
 func result(id string) *Result {
-	return &Result{ID: id, Version: "0.1.0", Argv: []string{"make", "test"}, Reason: ReasonExit,
-		Started: time.Date(2026, 11, 29, 16, 36, 24, 0, time.UTC), Ended: time.Date(2026, 11, 29, 16, 36, 25, 0, time.UTC)}
+	return &Result{
+		ID: id, Version: "0.1.0", Argv: []string{"make", "test"}, Reason: ReasonExit,
+		Started: time.Date(2026, 11, 29, 16, 36, 24, 0, time.UTC), Ended: time.Date(2026, 11, 29, 16, 36, 25, 0, time.UTC),
+	}
 }
 
 func TestList(t *testing.T) {
@@ -216,6 +218,11 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func live(s *State, id string) bool {
+	sum, ok := s.summary(id)
+	return ok && sum.Live
+}
+
 func TestRemove(t *testing.T) {
 	s := openState(t)
 	d := create(t, s, "r1")
@@ -226,11 +233,11 @@ func TestRemove(t *testing.T) {
 	os.WriteFile(outside, nil, 0o600)
 	os.Symlink(outside, d.Path()+"/code/link")
 	os.Symlink(filepath.Dir(outside), d.Path()+"/code/dirlink")
-	if err := s.Remove("r1"); !errors.Is(err, ErrLive) || !s.Live("r1") {
+	if err := s.Remove("r1"); !errors.Is(err, ErrLive) || !live(s, "r1") {
 		t.Errorf("removing a live run: %v", err)
 	}
 	d.Close()
-	if s.Live("r1") {
+	if live(s, "r1") {
 		t.Error("live after Close")
 	}
 	if err := s.Remove("r1"); err != nil {
@@ -245,7 +252,7 @@ func TestRemove(t *testing.T) {
 	if err := s.Remove("r1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("removing it again: %v", err)
 	}
-	if s.Live("r1") {
+	if live(s, "r1") {
 		t.Error("a run that is not there is live")
 	}
 }
@@ -317,12 +324,12 @@ func TestKilledSupervisor(t *testing.T) {
 	}
 	ready := make([]byte, 6)
 	io.ReadFull(out, ready)
-	if string(ready) != "<nil>\n" || !s.Live("r1") {
-		t.Errorf("live: %v, said %q", s.Live("r1"), ready)
+	if string(ready) != "<nil>\n" || !live(s, "r1") {
+		t.Errorf("live: %v, said %q", live(s, "r1"), ready)
 	}
 	cmd.Process.Signal(syscall.SIGKILL)
 	cmd.Wait()
-	if s.Live("r1") {
+	if live(s, "r1") {
 		t.Error("live although its supervisor was killed")
 	}
 	if err := s.Remove("r1"); err != nil {
@@ -385,7 +392,7 @@ func TestFullDisk(t *testing.T) {
 		if b, err := os.ReadFile(d.Path() + "/" + PlanFile); string(b) != "old" {
 			t.Errorf("the old content is gone: %q, %v", b, err)
 		}
-		if names, err := readNames(d.Dir()); len(names) != 1 {
+		if names, err := readNames(d.dir); len(names) != 1 {
 			t.Errorf("left: %q, %v", names, err)
 		}
 		for i := 0; err == nil && i < 1000; i++ { // until the inodes are used up

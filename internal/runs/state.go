@@ -24,9 +24,9 @@ type State struct {
 	owner int
 	dir   *os.File // the state directory
 	runs  *os.File // its "runs"
-	chain []DevIno // from the root down to the state directory
+	chain []devIno // from the root down to the state directory
 
-	aliases func() ([]DevIno, error) // see reach.go; read once, when first asked
+	aliases func() ([]devIno, error) // see reach.go; read once, when first asked
 }
 
 // DefaultPath returns the state directory of a user: /var/lib/agentguard for
@@ -92,9 +92,6 @@ func (s *State) open(w *walker) error {
 // Path returns the state directory with symbolic links resolved.
 func (s *State) Path() string { return s.path }
 
-// Dir returns the open state directory; it belongs to s.
-func (s *State) Dir() *os.File { return s.dir }
-
 // Close releases the descriptors. Locks of open runs stay.
 func (s *State) Close() error {
 	var errs []error
@@ -145,10 +142,10 @@ func (w *walker) path() string {
 	return p
 }
 
-func (w *walker) chain() []DevIno {
-	var c []DevIno
+func (w *walker) chain() []devIno {
+	var c []devIno
 	for _, d := range w.dirs {
-		c = append(c, DevIno{d.stat.Dev, d.stat.Ino})
+		c = append(c, devIno{d.stat.Dev, d.stat.Ino})
 	}
 	return c
 }

@@ -236,13 +236,13 @@ func TestOwnedByTheOwner(t *testing.T) {
 	}
 }
 
-func statOf(t *testing.T, path string) DevIno {
+func statOf(t *testing.T, path string) devIno {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		t.Fatal(err)
 	}
-	return DevIno{st.Dev, st.Ino}
+	return devIno{st.Dev, st.Ino}
 }
 
 func covers(t *testing.T, s *State, path string) bool {
@@ -290,15 +290,15 @@ func TestReaches(t *testing.T) {
 	}
 	for _, tt := range tests {
 		d := statOf(t, tt.path)
-		got, err := s.Reaches(d.Dev, d.Ino)
+		got, err := s.reaches(d.Dev, d.Ino)
 		if got != tt.reaches || err != nil {
-			t.Errorf("Reaches(%s) = %v, %v", tt.path, got, err)
+			t.Errorf("reaches(%s) = %v, %v", tt.path, got, err)
 		}
 		if got := covers(t, s, tt.path); got != tt.covers {
 			t.Errorf("Covers(%s) = %v", tt.path, got)
 		}
 	}
-	chain := s.Ancestors()
+	chain := s.chain
 	if chain[0] != statOf(t, "/") || chain[len(chain)-1] != statOf(t, s.Path()) || !slices.Contains(chain, statOf(t, up)) {
 		t.Errorf("ancestors %v", chain)
 	}

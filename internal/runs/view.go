@@ -134,6 +134,8 @@ func (s *Summary) row() []string {
 		return []string{s.ID, "-", "died", "-", "-", string(trace.Unsealed), "-"}
 	}
 	field := func(v string) string { return line(cmp.Or(v, "-")) }
-	return []string{s.ID, fmt.Sprint(r.Status), field(r.Reason), span(r.Usage.Wall), fmt.Sprint(r.Denials.Count),
-		field(r.Record.Verdict), trace.QuoteArgs(r.Argv, 200)}
+	return []string{
+		s.ID, fmt.Sprint(r.Status), field(r.Reason), span(r.Usage.Wall), fmt.Sprint(r.Denials.Count),
+		field(r.Record.Verdict), trace.QuoteArgs(r.Argv, 200),
+	}
 }
