@@ -39,7 +39,7 @@ func (s Support) Err(name string) error {
 func Probe() Support {
 	s := Support{LSMs: activeLSMs()}
 	s.add("cgroup", tryLoad(loadEgress))
-	s.add("tp_btf", tryLoad(loadSensor))
+	s.add("tp_btf", tryLoad(sensorSpec))
 	s.add("connect_unix", tryLoad(loadUnixsock))
 	s.add("fentry", tryProgram(ebpf.Tracing, ebpf.AttachTraceFEntry, "bpf_fentry_test1"))
 	err := tryProgram(ebpf.LSM, ebpf.AttachLSMMac, "file_open")

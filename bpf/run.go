@@ -125,7 +125,7 @@ func (r *Run) discardOld() error {
 // would be told everything twice. The lock is held.
 func (p *Programs) attachTracing(r *Run) error {
 	hurried := false
-	for i := range tracingNames {
+	for i := range p.tracing {
 		l, err := p.joinLink(i)
 		if err != nil {
 			return err

@@ -16,20 +16,24 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	sensorMapArgsScratch  = "args_scratch"
-	sensorMapCallScratch  = "call_scratch"
-	sensorMapCounts       = "counts"
-	sensorMapEndedGroups  = "ended_groups"
-	sensorMapExecScratch  = "exec_scratch"
-	sensorMapRings        = "rings"
-	sensorMapRuns         = "runs"
-	sensorProgProcessExec = "process_exec"
-	sensorProgProcessExit = "process_exit"
-	sensorProgProcessFork = "process_fork"
-	sensorProgSysExit     = "sys_exit"
-	sensorVarCalls        = "calls"
-	sensorVarLevel        = "level"
-	sensorVarParentId     = "parent_id"
+	sensorMapArgsScratch   = "args_scratch"
+	sensorMapCallScratch   = "call_scratch"
+	sensorMapCounts        = "counts"
+	sensorMapExecScratch   = "exec_scratch"
+	sensorMapRings         = "rings"
+	sensorMapRuns          = "runs"
+	sensorMapToldTasks     = "told_tasks"
+	sensorProgProcessExec  = "process_exec"
+	sensorProgProcessExec2 = "process_exec2"
+	sensorProgProcessExit  = "process_exit"
+	sensorProgProcessExit2 = "process_exit2"
+	sensorProgProcessFork  = "process_fork"
+	sensorProgProcessFork2 = "process_fork2"
+	sensorProgSysExit      = "sys_exit"
+	sensorVarCalls         = "calls"
+	sensorVarDoubled       = "doubled"
+	sensorVarLevel         = "level"
+	sensorVarParentId      = "parent_id"
 )
 
 // loadSensor returns the embedded CollectionSpec for sensor.
@@ -74,10 +78,13 @@ type sensorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sensorProgramSpecs struct {
-	ProcessExec *ebpf.ProgramSpec `ebpf:"process_exec"`
-	ProcessExit *ebpf.ProgramSpec `ebpf:"process_exit"`
-	ProcessFork *ebpf.ProgramSpec `ebpf:"process_fork"`
-	SysExit     *ebpf.ProgramSpec `ebpf:"sys_exit"`
+	ProcessExec  *ebpf.ProgramSpec `ebpf:"process_exec"`
+	ProcessExec2 *ebpf.ProgramSpec `ebpf:"process_exec2"`
+	ProcessExit  *ebpf.ProgramSpec `ebpf:"process_exit"`
+	ProcessExit2 *ebpf.ProgramSpec `ebpf:"process_exit2"`
+	ProcessFork  *ebpf.ProgramSpec `ebpf:"process_fork"`
+	ProcessFork2 *ebpf.ProgramSpec `ebpf:"process_fork2"`
+	SysExit      *ebpf.ProgramSpec `ebpf:"sys_exit"`
 }
 
 // sensorMapSpecs contains maps before they are loaded into the kernel.
@@ -87,10 +94,10 @@ type sensorMapSpecs struct {
 	ArgsScratch *ebpf.MapSpec `ebpf:"args_scratch"`
 	CallScratch *ebpf.MapSpec `ebpf:"call_scratch"`
 	Counts      *ebpf.MapSpec `ebpf:"counts"`
-	EndedGroups *ebpf.MapSpec `ebpf:"ended_groups"`
 	ExecScratch *ebpf.MapSpec `ebpf:"exec_scratch"`
 	Rings       *ebpf.MapSpec `ebpf:"rings"`
 	Runs        *ebpf.MapSpec `ebpf:"runs"`
+	ToldTasks   *ebpf.MapSpec `ebpf:"told_tasks"`
 }
 
 // sensorVariableSpecs contains global variables before they are loaded into the kernel.
@@ -98,6 +105,7 @@ type sensorMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type sensorVariableSpecs struct {
 	Calls    *ebpf.VariableSpec `ebpf:"calls"`
+	Doubled  *ebpf.VariableSpec `ebpf:"doubled"`
 	Level    *ebpf.VariableSpec `ebpf:"level"`
 	ParentId *ebpf.VariableSpec `ebpf:"parent_id"`
 }
@@ -125,10 +133,10 @@ type sensorMaps struct {
 	ArgsScratch *ebpf.Map `ebpf:"args_scratch"`
 	CallScratch *ebpf.Map `ebpf:"call_scratch"`
 	Counts      *ebpf.Map `ebpf:"counts"`
-	EndedGroups *ebpf.Map `ebpf:"ended_groups"`
 	ExecScratch *ebpf.Map `ebpf:"exec_scratch"`
 	Rings       *ebpf.Map `ebpf:"rings"`
 	Runs        *ebpf.Map `ebpf:"runs"`
+	ToldTasks   *ebpf.Map `ebpf:"told_tasks"`
 }
 
 func (m *sensorMaps) Close() error {
@@ -136,10 +144,10 @@ func (m *sensorMaps) Close() error {
 		m.ArgsScratch,
 		m.CallScratch,
 		m.Counts,
-		m.EndedGroups,
 		m.ExecScratch,
 		m.Rings,
 		m.Runs,
+		m.ToldTasks,
 	)
 }
 
@@ -148,6 +156,7 @@ func (m *sensorMaps) Close() error {
 // It can be passed to loadSensorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sensorVariables struct {
 	Calls    *ebpf.Variable `ebpf:"calls"`
+	Doubled  *ebpf.Variable `ebpf:"doubled"`
 	Level    *ebpf.Variable `ebpf:"level"`
 	ParentId *ebpf.Variable `ebpf:"parent_id"`
 }
@@ -156,17 +165,23 @@ type sensorVariables struct {
 //
 // It can be passed to loadSensorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sensorPrograms struct {
-	ProcessExec *ebpf.Program `ebpf:"process_exec"`
-	ProcessExit *ebpf.Program `ebpf:"process_exit"`
-	ProcessFork *ebpf.Program `ebpf:"process_fork"`
-	SysExit     *ebpf.Program `ebpf:"sys_exit"`
+	ProcessExec  *ebpf.Program `ebpf:"process_exec"`
+	ProcessExec2 *ebpf.Program `ebpf:"process_exec2"`
+	ProcessExit  *ebpf.Program `ebpf:"process_exit"`
+	ProcessExit2 *ebpf.Program `ebpf:"process_exit2"`
+	ProcessFork  *ebpf.Program `ebpf:"process_fork"`
+	ProcessFork2 *ebpf.Program `ebpf:"process_fork2"`
+	SysExit      *ebpf.Program `ebpf:"sys_exit"`
 }
 
 func (p *sensorPrograms) Close() error {
 	return _SensorClose(
 		p.ProcessExec,
+		p.ProcessExec2,
 		p.ProcessExit,
+		p.ProcessExit2,
 		p.ProcessFork,
+		p.ProcessFork2,
 		p.SysExit,
 	)
 }

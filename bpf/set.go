@@ -35,15 +35,22 @@ var cgroupNames = [...]string{
 // optionalFrom is the index of the first of cgroupNames that a kernel may lack.
 const optionalFrom = 9
 
-// tracingNames are the sensor's programs in the order they are attached; sys_exit, the dear one, last.
-var tracingNames = [...]string{"process_exit", "process_fork", "process_exec", "sys_exit"}
+// tracingNames are the sensor's programs in the order they are attached. The
+// last three are second copies, for kernels that preempt tracepoints (c/task.h).
+var tracingNames = [...]string{
+	"process_exit", "process_fork", "process_exec", "sys_exit",
+	"process_exit2", "process_fork2", "process_exec2",
+}
+
+// copiesFrom is the index of the first copy in tracingNames.
+const copiesFrom = 4
 
 const metaEntries = len(cgroupNames) + len(tracingNames)
 
 // metaEntry is what the pinned set was when it was built. The kernel froze the map.
 type metaEntry struct {
 	Parent uint64 // cgroup id
-	Prog   uint32 // program id; 0 where the kernel has no such hook
+	Prog   uint32 // program id; 0 where the kernel has no such hook, or needs no second copy
 	_      uint32
 	Tag    [8]byte // of the program, as the kernel computed it
 }
@@ -95,12 +102,16 @@ func (p *Programs) openSet(parent uint64) (err error) {
 	}
 	p.unix = meta[optionalFrom].Prog != 0
 	for i, name := range tracingNames {
+		want := meta[len(cgroupNames)+i]
+		if i >= copiesFrom && want.Prog == 0 {
+			continue
+		}
 		prog, err := ebpf.LoadPinnedProgram(p.pin("p_"+name), nil)
 		if err != nil {
 			return err
 		}
 		p.tracing = append(p.tracing, prog)
-		if err := verifyProgram(prog.FD(), meta[len(cgroupNames)+i]); err != nil {
+		if err := verifyProgram(prog.FD(), want); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

@@ -27,7 +27,7 @@ const (
 	Write              // everything inside: read, write, execute, create, remove, rename
 	Device             // read and write a device node (or those of a directory) and its ioctls
 	Proc               // read, list and write existing files; nothing is made or executed
-	File               // read one file that is not executable
+	Plain              // read and list; nothing is executed
 )
 
 // Groups of rights by the ABI that brought them. The rows are the kernel's:
@@ -67,7 +67,7 @@ var kindRights = map[Kind]uint64{
 	Write:  writeRights,
 	Device: ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSTruncate | ll.AccessFSIoctlDev,
 	Proc:   ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSTruncate,
-	File:   ll.AccessFSReadFile,
+	Plain:  ll.AccessFSReadFile | ll.AccessFSReadDir,
 }
 
 // Handled returns every file-system right that ABI abi knows: the ruleset

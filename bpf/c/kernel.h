@@ -238,6 +238,7 @@ struct task_struct {
 	s32 tgid;
 	s32 pid;
 	u64 start_boottime;
+	u32 self_exec_id;
 	u64 utime;
 	u64 stime;
 	struct sched_entity se;

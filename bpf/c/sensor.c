@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The sensor: four BTF tracepoints, attached while any run lives. sys_exit is
+ * The sensor: BTF tracepoints, attached while any run lives. sys_exit is
  * the only one that other processes of the host pay for on every call.
  */
 #include "call.h"
@@ -19,36 +19,67 @@ int sys_exit(u64 *ctx)
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
-int process_exec(u64 *ctx)
+INLINE int process_exec_copy(u64 *ctx, u32 copy)
 {
 	struct member m;
 
-	if (!find_current(&m))
-		return 0;
-	on_exec(&m, (struct task_struct *)ctx[0], (struct linux_binprm *)ctx[2]);
+	if (find_current(&m))
+		on_exec(&m, (struct task_struct *)ctx[0], (struct linux_binprm *)ctx[2], copy);
 	return 0;
+}
+
+INLINE int process_fork_copy(u64 *ctx)
+{
+	struct task_struct *child = (struct task_struct *)ctx[1];
+	struct member m;
+
+	if (find_task(&m, child))
+		on_fork(&m, child);
+	return 0;
+}
+
+INLINE int process_exit_copy(u64 *ctx)
+{
+	struct member m;
+
+	if (find_current(&m))
+		on_exit(&m, (struct task_struct *)ctx[0]);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int process_exec(u64 *ctx)
+{
+	return process_exec_copy(ctx, 0);
 }
 
 SEC("tp_btf/sched_process_fork")
 int process_fork(u64 *ctx)
 {
-	struct task_struct *child = (struct task_struct *)ctx[1];
-	struct member m;
-
-	if (!find_task(&m, child))
-		return 0;
-	on_fork(&m, child);
-	return 0;
+	return process_fork_copy(ctx);
 }
 
 SEC("tp_btf/sched_process_exit")
 int process_exit(u64 *ctx)
 {
-	struct member m;
+	return process_exit_copy(ctx);
+}
 
-	if (!find_current(&m))
-		return 0;
-	on_exit(&m, (struct task_struct *)ctx[0]);
-	return 0;
+/* The second copies: see task.h. */
+SEC("tp_btf/sched_process_exec")
+int process_exec2(u64 *ctx)
+{
+	return process_exec_copy(ctx, 1);
+}
+
+SEC("tp_btf/sched_process_fork")
+int process_fork2(u64 *ctx)
+{
+	return process_fork_copy(ctx);
+}
+
+SEC("tp_btf/sched_process_exit")
+int process_exit2(u64 *ctx)
+{
+	return process_exit_copy(ctx);
 }

@@ -9,35 +9,67 @@
 #define FILE_CAP 4096
 #define ARGS_MAX (ARGS_CHUNK * ARGS_CHUNKS)
 
+/*
+ * From Linux 7.0 on, tracepoints leave preemption on: while one task is
+ * preempted inside a program, the kernel skips that program for every other
+ * task on the CPU. So that no birth, execve or end is lost to this, a second
+ * copy of these programs is attached there, and what both see is told once.
+ * Each copy has scratch space of its own, as either may be preempted.
+ */
+#define COPIES 2
+
+const volatile u32 doubled; /* the second copies are attached */
+
 struct {
 	MAP_UINT(type, MAP_PERCPU_ARRAY);
-	MAP_UINT(max_entries, 1);
+	MAP_UINT(max_entries, COPIES);
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct ev_exec);
 } exec_scratch SEC(".maps");
 
 struct {
 	MAP_UINT(type, MAP_PERCPU_ARRAY);
-	MAP_UINT(max_entries, 1);
+	MAP_UINT(max_entries, COPIES);
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct ev_args);
 } args_scratch SEC(".maps");
 
-/*
- * Thread groups whose end is recorded. Two last threads may both see that no
- * thread is live any more; the one that enters the group here writes the event.
- */
-struct ended {
-	u64 start;
-	u64 tgid;
+/* What was told already. */
+enum told_what {
+	TOLD_FORK = 1,
+	TOLD_EXEC,
+	TOLD_THREAD_EXIT,
+	TOLD_EXIT,
+};
+
+struct told {
+	u64 start; /* of the task: with its number proof against pid reuse */
+	u32 pid;
+	u16 what;
+	u16 round; /* execve: how many the task has made */
 };
 
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);
 	MAP_UINT(max_entries, 4096);
-	MAP_TYPE(key, struct ended);
+	MAP_TYPE(key, struct told);
 	MAP_TYPE(value, u32);
-} ended_groups SEC(".maps");
+} told_tasks SEC(".maps");
+
+#define EEXIST 17
+
+/* first is true for one of all callers that ask about the same thing. */
+INLINE bool8 first(struct task_struct *task, u16 what, u16 round)
+{
+	struct told key = {};
+	u32 one = 1;
+
+	key.start = READ(task, start_boottime);
+	key.pid = READ(task, pid);
+	key.what = what;
+	key.round = round;
+	return map_update(&told_tasks, &key, &one, MAP_NOEXIST) != -EEXIST;
+}
 
 /* find_task finds the run of a task that is not the current one. */
 INLINE bool8 find_task(struct member *m, struct task_struct *task)
@@ -77,6 +109,8 @@ INLINE void on_fork(const struct member *m, struct task_struct *child)
 	struct ev_fork ev = {};
 	struct task_struct *leader = READ(child, group_leader);
 
+	if (doubled && !first(child, TOLD_FORK, 0))
+		return;
 	fill_current(&ev.h, m, EV_FORK, CLASS_CONTROL);
 	ev.child_tgid = READ(child, tgid);
 	ev.child_tid = READ(child, pid);
@@ -89,17 +123,22 @@ INLINE void on_fork(const struct member *m, struct task_struct *child)
 	emit(m, &ev.h, sizeof(ev));
 }
 
+struct args_context {
+	u64 run;
+	u32 copy;
+};
+
 /* send_args writes the next chunk of a long argument area; called by loop(). */
-static long send_args(u32 round, u64 *run_id)
+static long send_args(u32 round, struct args_context *ctx)
 {
 	struct task_struct *task = (void *)current_task();
 	struct mm_struct *mm = READ(task, mm);
 	u64 start = READ(mm, arg_start), total = READ(mm, arg_end) - start;
-	u32 zero = 0, offset = (round + 1) * ARGS_CHUNK, len;
-	struct ev_args *ev = map_lookup(&args_scratch, &zero);
+	u32 copy = ctx->copy, offset = (round + 1) * ARGS_CHUNK, len;
+	struct ev_args *ev = map_lookup(&args_scratch, &copy);
 	struct member m;
 
-	if (!ev || offset >= total || !find(&m, *run_id))
+	if (!ev || offset >= total || !find(&m, ctx->run))
 		return 1;
 	len = total - offset < ARGS_CHUNK ? at_most(total - offset, ARGS_CHUNK) : ARGS_CHUNK;
 	fill_current(&ev->h, &m, EV_EXEC_ARGS, CLASS_BULK);
@@ -129,23 +168,24 @@ INLINE u32 read_args(struct ev_exec *ev, u32 off, u64 start, u64 total)
  * on_exec runs when the new program is in place and no other thread is left:
  * the arguments are read from its own fresh stack, which nothing has run on.
  */
-INLINE void on_exec(const struct member *m, struct task_struct *task, struct linux_binprm *bprm)
+INLINE void on_exec(const struct member *m, struct task_struct *task, struct linux_binprm *bprm, u32 copy)
 {
 	struct mm_struct *mm = READ(task, mm);
 	struct file *exe = READ(mm, exe_file);
 	struct inode *inode = READ(exe, f_inode);
 	struct super_block *sb = READ(inode, i_sb);
 	struct task_struct *parent = READ(task, real_parent);
-	u32 zero = 0, tgid = READ(task, tgid), id = ns_pid(task);
-	u64 start = READ(mm, arg_start), total = READ(mm, arg_end) - start, run_id = m->id;
-	struct ev_exec *ev = map_lookup(&exec_scratch, &zero);
+	u32 tgid = READ(task, tgid), id = ns_pid(task);
+	u64 start = READ(mm, arg_start), total = READ(mm, arg_end) - start;
+	struct args_context rest = {m->id, copy};
+	struct ev_exec *ev = map_lookup(&exec_scratch, &copy);
 	u32 file, chunk;
 	long n;
 
 	note_init(m->run, id, tgid);
 	if (tgid != m->run->init_tgid)
 		m->run->started = 1;
-	if (!ev)
+	if (!ev || (doubled && !first(task, TOLD_EXEC, READ(task, self_exec_id))))
 		return;
 	fill_current(&ev->h, m, EV_EXEC, CLASS_CONTROL);
 	ev->inode = READ(inode, i_ino);
@@ -165,7 +205,7 @@ INLINE void on_exec(const struct member *m, struct task_struct *task, struct lin
 		ev->h.flags |= F_TRUNCATED;
 	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + file + chunk);
 	if (total > ARGS_CHUNK)
-		loop(ARGS_CHUNKS - 1, send_args, &run_id, 0);
+		loop(ARGS_CHUNKS - 1, send_args, &rest, 0);
 }
 
 /* exit_status is what wait(2) will give for the group. */
@@ -185,19 +225,14 @@ INLINE void on_exit(const struct member *m, struct task_struct *task)
 {
 	struct signal_struct *signal = READ(task, signal);
 	struct task_struct *leader = READ(task, group_leader);
-	struct ended key = {};
 	struct ev_exit ev = {};
-	u32 one = 1;
 
-	if (task != leader)
+	if (task != leader && (!doubled || first(task, TOLD_THREAD_EXIT, 0)))
 		add(&m->counts->thread_exits, 1);
-	if (READ(signal, live.counter) != 0)
+	/* Two last threads may both see that no thread is live any more. */
+	if (READ(signal, live.counter) != 0 || !first(leader, TOLD_EXIT, 0))
 		return;
 	fill_current(&ev.h, m, EV_EXIT, CLASS_CONTROL);
-	key.start = ev.h.start;
-	key.tgid = ev.h.tgid;
-	if (map_update(&ended_groups, &key, &one, MAP_NOEXIST))
-		return;
 	ev.utime = READ(signal, utime) + READ(leader, utime);
 	ev.stime = READ(signal, stime) + READ(leader, stime);
 	ev.runtime = READ(signal, sum_sched_runtime) + READ(leader, se.sum_exec_runtime);

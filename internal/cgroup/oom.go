@@ -16,7 +16,7 @@ import (
 // all of the leaf, PID 1 included, and no watch is needed.
 type OOMWatch struct {
 	leaf           *Leaf
-	kills, seen    int64 // counted by the kernel; reported by Wait
+	seen           int64 // kills that were reported
 	event, control *os.File
 }
 
@@ -55,24 +55,27 @@ func descriptor(f syscall.Conn) (n int, err error) {
 }
 
 // Wait blocks until the kernel has killed a task of the leaf for its memory
-// limit since the last Wait (the first: ever), or until Close, when it returns
-// an error. It may return nil for another reason: the caller looks at
-// [Leaf.OOMKills].
+// limit since the last Wait (the first: ever). It ends with an error after
+// Close, and when the leaf is removed.
 func (w *OOMWatch) Wait() error {
-	for !w.grew() {
+	for {
+		if grew, err := w.grew(); grew || err != nil {
+			return err
+		}
 		if err := w.read(0); err != nil {
 			return err
 		}
 		// The event comes when the limit is met, before the kernel chooses whom to kill
-		// and counts that; and it comes when the leaf is removed.
-		for wait := 100 * time.Microsecond; wait < 500*time.Millisecond && !w.grew(); wait *= 2 {
+		// and counts that.
+		for wait := 100 * time.Microsecond; wait < 500*time.Millisecond; wait *= 2 {
+			if grew, err := w.grew(); grew || err != nil {
+				return err
+			}
 			if err := w.read(wait); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 				return err
 			}
 		}
 	}
-	w.seen = w.kills
-	return nil
 }
 
 // read waits for an event, for as long as limit unless that is 0.
@@ -89,12 +92,14 @@ func (w *OOMWatch) read(limit time.Duration) error {
 	return err
 }
 
-// grew reports whether there are kills that Wait has not reported, or no leaf
-// to ask any more.
-func (w *OOMWatch) grew() bool {
+// grew reports whether there are kills that it has not reported yet.
+func (w *OOMWatch) grew() (bool, error) {
 	n, err := first(keyed(w.leaf.V1[Memory], "memory.oom_control", "oom_kill"))
-	w.kills = n
-	return err != nil || n > w.seen
+	if err != nil || n <= w.seen {
+		return false, err
+	}
+	w.seen = n
+	return true, nil
 }
 
 // Close ends Wait.

@@ -242,15 +242,16 @@ func (p *Process) Reap() error {
 // Hangup closes the lifeline: PID 1 exits, and the kernel kills the rest of
 // the PID namespace.
 func (p *Process) Hangup() error {
-	err := closeFile(p.life)
-	p.life = nil
-	return err
+	if err := closeFile(p.life); err != nil && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // Close releases every descriptor. It does not wait for PID 1; see Reap.
 func (p *Process) Close() error {
-	err := errors.Join(closeFile(p.control), closeFile(p.errors), closeFile(p.life), closeFile(p.PidFD), closeFile(p.Command))
-	p.control, p.errors, p.life, p.PidFD, p.Command = nil, nil, nil, nil, nil
+	err := errors.Join(p.Hangup(), closeFile(p.control), closeFile(p.errors), closeFile(p.PidFD), closeFile(p.Command))
+	p.control, p.errors, p.PidFD, p.Command = nil, nil, nil, nil
 	return err
 }
 

@@ -192,3 +192,25 @@ func TestWaitAfterACommandKilledBySignal(t *testing.T) {
 		t.Fatalf("exit %+v, %v", exit, err)
 	}
 }
+
+func TestUserNSMapsRoot(t *testing.T) {
+	const uid = 0x70000001
+	f, err := NewUserNS([]IDMap{{0, uid, 1}, {1, 1, uid - 1}, {uid + 1, uid + 1, 1<<32 - 2 - uid}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, err := unix.OpenTree(unix.AT_FDCWD, t.TempDir(), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(f.Fd())}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Uid != uid {
+		t.Fatalf("owner %d, %v", st.Uid, err)
+	}
+}

@@ -27,7 +27,6 @@ const (
 type Arg struct {
 	kind  argKind
 	value uint64
-	text  string // for String
 }
 
 // Value passes a number as it is.

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+)
+
+// Files of the administrator's. Project files are read only when named with -p.
+const (
+	systemPolicy  = "/etc/agentguard/policy.yaml"
+	systemCeiling = "/etc/agentguard/ceiling.yaml"
+)
+
+// execFlags are the flags of exec. Policy flags are kept in the order in which
+// they were given, one per policy key.
+type execFlags struct {
+	policies []string
+	flags    []policy.Flag
+	state    string
+	json     string
+	dryRun   bool
+	quiet    bool
+	verbose  bool
+}
+
+// policyFlag collects the values of one policy flag.
+type policyFlag struct {
+	to   *execFlags
+	name string
+	kind string
+}
+
+func (f policyFlag) String() string { return "" }
+func (f policyFlag) Type() string   { return f.kind }
+func (f policyFlag) Set(v string) error {
+	f.to.flags = append(f.to.flags, policy.Flag{Name: f.name, Value: v})
+	return nil
+}
+
+// policyFlags are the flags that set policy keys: name, short name, what the
+// value is called, help.
+var policyFlags = []struct{ name, short, kind, help string }{
+	{"ro", "", "PATH[:AT]", "show a host path, read-only"},
+	{"rw", "", "PATH[:AT]", "show a host path, writable"},
+	{"cow", "", "PATH", "show a host path, changes staged (not built yet)"},
+	{"workspace", "w", "DIR", "directory that the command starts in (default: the current one)"},
+	{"mode", "", "MODE", "how the workspace is shown: ro or rw (cow is not built yet; default ro)"},
+	{"env", "", "NAME[=VALUE]", "pass a variable through, or set it"},
+	{"allow", "", "HOST:PORT", "reach this destination (not built yet)"},
+	{"resolve", "", "NAME=ADDR", "pin a name to an address (not built yet)"},
+	{"unix", "", "PATH", "show a unix socket (not built yet)"},
+	{"publish", "", "PORT", "forward a loopback port into the run (not built yet)"},
+	{"memory", "", "SIZE", "memory of the whole tree (default: half of RAM)"},
+	{"cpu", "", "DUR", "cpu time of the whole tree (default 1h, none when interactive)"},
+	{"wall", "", "DUR", "wall-clock time (default 1h, none when interactive)"},
+	{"pids", "", "N", "tasks of the whole tree, threads too (default 512)"},
+	{"output", "", "SIZE", "bytes in /tmp, /dev/shm and HOME together (default 1G)"},
+	{"file-size", "", "SIZE", "size of one file"},
+	{"files", "", "N", "files in /tmp, /dev/shm and HOME together"},
+	{"stdout", "", "SIZE", "bytes of stdout and stderr that are kept; when given, also that are passed on"},
+	{"user", "", "ID", "user id that the command runs as (default: the workspace's owner)"},
+	{"commit", "", "WHEN", "never, ask or success (not built yet)"},
+	{"trace", "", "WHAT", "all or changes"},
+	{"on-loss", "", "WHAT", "record, throttle or kill (only record is built yet)"},
+	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
+}
+
+func newExec() *cobra.Command {
+	f := &execFlags{}
+	c := &cobra.Command{
+		Use:   "exec [flags] -- COMMAND [ARG...]",
+		Short: "Run a command inside the envelope and record it",
+		Long: `exec runs a command that starts with nothing: no variable, no descriptor, no file,
+no network, no other process. It gets the system directories read-only, private
+/tmp and HOME, the workspace as --mode says, and what the policy grants.
+
+Exit status: the command's own; 128+N when signal N ended it; 124 wall-clock limit;
+125 agentguard could not run it, or could not enforce the policy; 126 found but not
+executable; 127 not found; 137 memory or cpu limit.`,
+		Example: `  agentguard exec -- python3 check.py                 # reads the current directory
+  agentguard exec --mode rw -- make test              # may write it
+  agentguard exec --rw out --ro /data --memory 2G --wall 10m -- ./build.sh
+  agentguard exec -p policy.yaml --dry-run -- npm test`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error { return f.run(args) },
+	}
+	fl := c.Flags()
+	fl.SetInterspersed(false)
+	fl.SortFlags = false
+	fl.StringArrayVarP(&f.policies, "policy", "p", nil, "policy `FILE`; may be repeated")
+	for _, p := range policyFlags {
+		fl.VarP(policyFlag{f, p.name, p.kind}, p.name, p.short, p.help)
+	}
+	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard)")
+	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N`")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan and run nothing")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "write the operational log to stderr")
+	return c
+}
+
+func (f *execFlags) run(args []string) error {
+	pol, err := f.policy()
+	if err != nil {
+		return err
+	}
+	out, err := openJSON(f.json)
+	if err != nil {
+		return err
+	}
+	// The launch must not die by a reader that went away, nor leave a run behind
+	// when it is told to end.
+	signal.Ignore(unix.SIGPIPE)
+	sigs := make(chan os.Signal, 16)
+	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
+	r, err := supervisor.Prepare(supervisor.Config{
+		Policy: pol, Argv: args, Environ: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		StateDir: f.state, Signals: sigs, Log: f.log(),
+	})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if f.dryRun {
+		return printPlan(r.Plan(), f.json)
+	}
+	res, err := r.Execute(context.Background())
+	if err != nil {
+		return err
+	}
+	if err := writeJSON(out, res); err != nil {
+		return err
+	}
+	if !f.quiet {
+		summarise(res, pol)
+	}
+	if res.Status != 0 {
+		return status(res.Status)
+	}
+	return nil
+}
+
+// log is the operational log: silent unless -v, and never on stdout.
+func (f *execFlags) log() zerolog.Logger {
+	if !f.verbose {
+		return zerolog.Nop()
+	}
+	w := zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: "15:04:05.000"}
+	return zerolog.New(w).With().Timestamp().Logger()
+}
+
+// policy merges defaults, the administrator's file, the named files and the
+// flags, and bounds the result by the ceiling.
+func (f *execFlags) policy() (*policy.Policy, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return nil, &supervisor.Refusal{What: "the current directory is gone", Err: err, Remedy: "cd somewhere, or name a workspace with -w DIR"}
+	}
+	files := []*policy.File{policy.Defaults(policy.Context{
+		MemTotal: supervisor.MemTotal(), Cwd: cwd, Interactive: isTerminal(os.Stdin) && isTerminal(os.Stdout),
+	})}
+	sys, err := policy.ReadFile(systemPolicy)
+	if err == nil {
+		files = append(files, sys)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var errs []error
+	for _, name := range f.policies {
+		file, err := policy.ReadFile(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		files = append(files, file)
+	}
+	fromFlags, err := policy.FromFlags(f.flags)
+	if errs = append(errs, err); errors.Join(errs...) != nil {
+		return nil, errors.Join(errs...)
+	}
+	p, err := policy.Merge(append(files, fromFlags)...)
+	if err != nil {
+		return nil, err
+	}
+	return p, bound(p)
+}
+
+// bound applies the ceiling to every caller but a real root login.
+func bound(p *policy.Policy) error {
+	if os.Getuid() == 0 && os.Getenv("SUDO_UID") == "" {
+		return nil
+	}
+	c, err := policy.ReadCeiling(systemCeiling)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return p.Bound(c)
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// openJSON opens where the result goes, before anything runs.
+func openJSON(to string) (*os.File, error) {
+	if to == "" {
+		return nil, nil
+	}
+	if num, ok := strings.CutPrefix(to, "fd:"); ok {
+		return openFD(num)
+	}
+	if to == "-" {
+		return os.Stdout, nil
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, &supervisor.Refusal{What: "cannot write the result", Err: err, Remedy: "give --json a file that can be written, or fd:N"}
+	}
+	return f, nil
+}

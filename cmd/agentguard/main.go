@@ -1,0 +1,87 @@
+// Command agentguard runs a command nobody has read inside an envelope that the
+// kernel enforces, and keeps the kernel's own record of what happened.
+//
+// This package is the command table: flags in, exit status out. What runs and
+// in which order is in package supervisor.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+)
+
+// version is set by the linker: -X main.version=...
+var version = "devel"
+
+// UI rules, for everything that this package prints:
+//
+//   - stdout belongs to the command that runs, or to the answer that was asked for;
+//   - our own words go to stderr, one line each, begin with "agentguard: ", and
+//     come only when no command is running;
+//   - what came from a command is quoted (trace.Quote);
+//   - machines read --json, never these lines.
+func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+// status carries an exit status through cobra.
+type status int
+
+func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+func run(args []string) int {
+	supervisor.Version = version
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.Execute()
+	var s status
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &s):
+		return int(s)
+	}
+	say(err)
+	return supervisor.StatusOf(err)
+}
+
+// say prints every line of an error as a line of ours.
+func say(err error) {
+	var list policy.Errors
+	if errors.As(err, &list) {
+		for _, e := range list {
+			fmt.Fprintln(os.Stderr, "agentguard:", e)
+		}
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprint(os.Stderr, "agentguard: ", strings.TrimSuffix(line, "\n"), "\n")
+	}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "agentguard",
+		Short: "Run a command in an envelope that the kernel enforces, and keep the kernel's record of it",
+		Long: `agentguard runs any command on a plain Linux host, starting from zero authority
+and adding only what a policy grants, and keeps the kernel's own record of what
+happened: what ran, what it was refused and by which rule, what it consumed.`,
+		Example: `  agentguard exec -- make test
+  agentguard exec --mode rw -- sh -c 'go build ./... && go test ./...'
+  agentguard trace show last`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newExec(), newRuns(), newTrace(), newDoctor(), newVersion())
+	return root
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// openFD takes over a descriptor of the caller's that is open for writing.
+func openFD(num string) (*os.File, error) {
+	n, err := strconv.Atoi(num)
+	flags := 0
+	if err == nil {
+		flags, err = unix.FcntlInt(uintptr(n), unix.F_GETFL, 0)
+	}
+	if err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY {
+		return nil, &supervisor.Refusal{What: "fd:" + num + " is not a descriptor open for writing", Remedy: "as in agentguard exec --json fd:3 -- cmd 3>result.json"}
+	}
+	unix.CloseOnExec(n)
+	return os.NewFile(uintptr(n), "fd:"+num), nil
+}
+
+func writeJSON(f *os.File, res *runs.Result) error {
+	if f == nil {
+		return nil
+	}
+	b, err := res.JSON()
+	if err == nil {
+		_, err = f.Write(b)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	return nil
+}
+
+// tell prints one line of ours.
+func tell(format string, a ...any) {
+	fmt.Fprintf(os.Stderr, "agentguard: "+format+"\n", a...)
+}
+
+// summarise says after a run what a person must know: which limit ended it,
+// what was cut, what was refused, and where the record is.
+func summarise(res *runs.Result, p *policy.Policy) {
+	tellReason(res, p)
+	for _, l := range res.Limits {
+		switch l.Name {
+		case "tasks":
+			tell("%d forks were refused at %d tasks, threads counted (process.max_subprocesses, %s); raise it with --pids", l.Hits, l.Value, p.MaxTasks.Source)
+		case "stdout":
+			if !p.MaxStdout.Source.IsDefault() {
+				tell("output was cut at %s of %s (output.max_stdout_bytes, %s); raise it with --stdout",
+					trace.Size(uint64(l.Value)), trace.Size(res.Stdout.Bytes+res.Stderr.Bytes), p.MaxStdout.Source)
+			}
+		}
+	}
+	if res.Record.Verdict != string(trace.Complete) {
+		tell("the record is %s: %d events lost; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, res.ID)
+	}
+	if res.Error != "" {
+		tell("%s", res.Error)
+	}
+	if res.Denials.Count > 0 || isTerminal(os.Stderr) {
+		tellEnd(res)
+	}
+}
+
+func tellReason(res *runs.Result, p *policy.Policy) {
+	switch res.Reason {
+	case runs.ReasonWall:
+		tell("ended by the wall-clock limit of %v (process.max_wall_seconds, %s); raise it with --wall", time.Duration(p.MaxWall.N), p.MaxWall.Source)
+	case runs.ReasonCPU:
+		tell("ended by the cpu limit of %v (process.max_cpu_seconds, %s); raise it with --cpu", time.Duration(p.MaxCPU.N), p.MaxCPU.Source)
+	case runs.ReasonMemory:
+		tell("ended by the memory limit of %s (process.max_memory_mb, %s); raise it with --memory", trace.Size(uint64(p.MaxMemory.N)), p.MaxMemory.Source)
+	case runs.ReasonSignal:
+		tell("ended by %s", res.Signal)
+	}
+}
+
+// tellEnd is the one summary line.
+func tellEnd(res *runs.Result) {
+	refused := ""
+	if n := res.Denials.Count; n > 0 {
+		refused = fmt.Sprintf(", %d refused", n)
+		if len(res.Denials.First) > 0 {
+			refused += ": " + res.Denials.First[0].Text
+			if len(res.Denials.First) > 1 {
+				refused += ", ..."
+			}
+		}
+	}
+	tell("%s%s (agentguard trace show %s)", res.Usage.Wall.Round(time.Millisecond), refused, res.ID)
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// stateFlag adds --state to a command that reads records.
+func stateFlag(c *cobra.Command) *string {
+	return c.Flags().String("state", "", "`DIR` of the records (default /var/lib/agentguard)")
+}
+
+func openState(dir string) (*runs.State, error) {
+	if dir == "" {
+		var err error
+		if dir, err = runs.DefaultPath(os.Getuid(), os.Getenv); err != nil {
+			return nil, err
+		}
+	}
+	return runs.OpenState(dir, os.Getuid())
+}
+
+// openRun finds a run by a prefix of its id, or "last".
+func openRun(dir, name string) (*runs.RunDir, error) {
+	s, err := openState(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	id, err := s.Find(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + s.Path(), Remedy: "agentguard runs ls shows those there are"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.Open(id)
+}
+
+func newRuns() *cobra.Command {
+	c := &cobra.Command{Use: "runs", Short: "List recorded runs and show how they ended"}
+	c.AddCommand(newRunsLs(), newRunsShow())
+	return c
+}
+
+func newRunsLs() *cobra.Command {
+	c := &cobra.Command{Use: "ls", Short: "List runs, newest first", Args: cobra.NoArgs, Example: "  agentguard runs ls\n  agentguard runs ls --json | jq -r .id"}
+	state := stateFlag(c)
+	limit := c.Flags().IntP("limit", "n", 50, "show at most `N` runs; 0 shows all")
+	asJSON := c.Flags().Bool("json", false, "one result a line")
+	c.RunE = func(*cobra.Command, []string) error {
+		s, err := openState(*state)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		list, err := s.List(*limit)
+		if err != nil {
+			return err
+		}
+		if !*asJSON {
+			return runs.WriteTable(os.Stdout, list)
+		}
+		for _, sum := range list {
+			if err := writeSummary(sum); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+// writeSummary prints a result, or for a run that has none its id and state.
+func writeSummary(sum runs.Summary) error {
+	if sum.Result != nil {
+		return writeJSON(os.Stdout, sum.Result)
+	}
+	return json.NewEncoder(os.Stdout).Encode(struct {
+		ID   string `json:"id"`
+		Live bool   `json:"live"`
+	}{sum.ID, sum.Live})
+}
+
+func newRunsShow() *cobra.Command {
+	c := &cobra.Command{Use: "show ID|last", Short: "Show how a run ended: status, usage, limits, denials, record", Args: cobra.ExactArgs(1),
+		Example: "  agentguard runs show last\n  agentguard runs show 20261129-1636"}
+	state := stateFlag(c)
+	asJSON := c.Flags().Bool("json", false, "the result as JSON")
+	plan := c.Flags().Bool("plan", false, "the plan that was in effect, as JSON")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		d, err := openRun(*state, args[0])
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if *plan {
+			return copyFile(d, runs.PlanFile)
+		}
+		res, err := d.Result()
+		if errors.Is(err, fs.ErrNotExist) {
+			return &supervisor.Refusal{What: "run " + d.ID() + " has no result: it is still live, or its supervisor died", Remedy: "agentguard trace show " + d.ID()}
+		}
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return writeJSON(os.Stdout, res)
+		}
+		return res.WriteText(os.Stdout)
+	}
+	return c
+}
+
+func copyFile(d *runs.RunDir, name string) error {
+	f, err := d.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteTo(os.Stdout)
+	return err
+}
+
+func newTrace() *cobra.Command {
+	c := &cobra.Command{Use: "trace", Short: "Read the record of a run"}
+	show := &cobra.Command{Use: "show ID|last", Short: "Show the process tree, denials, network, limits, usage and losses of a run", Args: cobra.ExactArgs(1),
+		Long:    "show prints the judgement of the record first (complete, incomplete, unsealed), then what ran.\nEvery byte that came from the command is quoted.\n\nExit status: 0 complete, 1 incomplete or unsealed.",
+		Example: "  agentguard trace show last\n  agentguard trace show last --json | jq 'select(.verdict==\"deny\")'"}
+	state := stateFlag(show)
+	asJSON := show.Flags().Bool("json", false, "the events as they are stored, one a line")
+	show.RunE = func(_ *cobra.Command, args []string) error {
+		d, err := openRun(*state, args[0])
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		f, err := d.Open(runs.TraceFile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if *asJSON {
+			return trace.Copy(os.Stdout, trace.NewReader(f))
+		}
+		verdict, err := trace.Show(os.Stdout, f)
+		if err != nil {
+			return err
+		}
+		if verdict != trace.Complete {
+			return status(1)
+		}
+		return nil
+	}
+	c.AddCommand(show)
+	return c
+}
+
+func newVersion() *cobra.Command {
+	c := &cobra.Command{Use: "version", Short: "Print version and build", Args: cobra.NoArgs}
+	asJSON := c.Flags().Bool("json", false, "as JSON")
+	c.RunE = func(*cobra.Command, []string) error {
+		v := supervisor.Build()
+		if *asJSON {
+			return json.NewEncoder(os.Stdout).Encode(v)
+		}
+		fmt.Printf("agentguard %s %s/%s %s\n", v.Version, v.OS, v.Arch, v.Go)
+		for _, s := range v.Seams {
+			fmt.Printf("test build: %s can be switched off\n", s)
+		}
+		return nil
+	}
+	return c
+}

@@ -1,0 +1,132 @@
+package testenv
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Main runs the tests of a package for its TestMain and then looks for what
+// they left: open descriptors, child processes (zombies too), mounts, and
+// cgroups that are named by [CgroupName]. It returns the exit status: 1 when
+// there is any of these.
+func Main(m *testing.M) int {
+	before := held()
+	status := m.Run()
+	if status != 0 { // a test that failed may not have cleaned up
+		return status
+	}
+	if left := leaks(before, 2*time.Second); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "FAIL: left behind by the tests:\n\t%s\n", strings.Join(left, "\n\t"))
+		return 1
+	}
+	return 0
+}
+
+var cgroups atomic.Int64
+
+// CgroupName returns the name of a new cgroup that a test may make in the root
+// of any hierarchy. It holds the process's id: tests of two packages at a time
+// do not take each other's for left behind.
+func CgroupName() string { return cgroupPrefix() + strconv.FormatInt(cgroups.Add(1), 10) }
+
+func cgroupPrefix() string { return fmt.Sprintf("agentguard-test-%d-", os.Getpid()) }
+
+// leaks returns what is held now and not in before. It looks again for as long
+// as patience: the kernel and other goroutines may be about to let go.
+func leaks(before map[string]bool, patience time.Duration) []string {
+	deadline := time.Now().Add(patience)
+	for {
+		var left []string
+		for _, h := range slices.Sorted(maps.Keys(held())) {
+			if !before[h] {
+				left = append(left, h)
+			}
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// held lists what the process holds, one sentence each.
+func held() map[string]bool {
+	startPoller()
+	all := map[string]bool{}
+	for _, list := range [][]string{descriptors(), children(), mounts(), testCgroups()} {
+		for _, s := range list {
+			all[s] = true
+		}
+	}
+	return all
+}
+
+// startPoller makes the runtime open the descriptors of its network poller,
+// which it keeps.
+func startPoller() {
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+}
+
+func descriptors() []string {
+	var list []string
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		// The descriptor of the listing itself is closed again by now.
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			list = append(list, "descriptor "+e.Name()+": "+to)
+		}
+	}
+	return list
+}
+
+func children() []string {
+	var list []string
+	parent := []byte(strconv.Itoa(os.Getpid()))
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		// "PID (COMM) STATE PPID ...": the name may hold anything, parentheses too.
+		if fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(fields) > 1 && bytes.Equal(fields[1], parent) {
+			list = append(list, "child process "+string(b[:bytes.LastIndexByte(b, ')')+1]))
+		}
+	}
+	return list
+}
+
+func mounts() []string {
+	var list []string
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			list = append(list, "mount "+f[0]+" at "+f[4])
+		}
+	}
+	return list
+}
+
+// testCgroups looks where hierarchies are usually mounted.
+func testCgroups() []string {
+	var list []string
+	for _, dir := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		found, _ := filepath.Glob(dir + cgroupPrefix() + "*")
+		for _, path := range found {
+			list = append(list, "cgroup "+path)
+		}
+	}
+	return list
+}

@@ -1,0 +1,121 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"runtime"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Caller is whoever asked for the run. A run gets no more than its caller may
+// do: granted paths are opened with these ids.
+type Caller struct {
+	UID, GID int
+	Groups   []int // supplementary groups
+	Sudo     bool  // root acts for an invoking user
+}
+
+// CurrentCaller returns the ids that grants are judged by: the invoking
+// user's under sudo (SUDO_UID, set by sudo itself), else the process's own.
+func CurrentCaller(env func(string) string) (Caller, error) {
+	c := Caller{UID: os.Getuid(), GID: os.Getgid()}
+	sudo := env("SUDO_UID")
+	if c.UID != 0 || sudo == "" || sudo == "0" {
+		groups, err := os.Getgroups()
+		c.Groups = groups
+		return c, err
+	}
+	uid, err := strconv.Atoi(sudo)
+	if err != nil || uid < 0 {
+		return c, fmt.Errorf("SUDO_UID=%q is not a user id", sudo)
+	}
+	gid, err := strconv.Atoi(env("SUDO_GID"))
+	if err != nil || gid < 0 {
+		return c, fmt.Errorf("SUDO_GID=%q is not a group id", env("SUDO_GID"))
+	}
+	c = Caller{UID: uid, GID: gid, Sudo: true}
+	u, err := user.LookupId(sudo)
+	if err != nil {
+		return c, nil // no passwd entry: no supplementary groups
+	}
+	ids, err := u.GroupIds()
+	if err != nil {
+		return c, fmt.Errorf("groups of user %d: %w", uid, err)
+	}
+	for _, s := range ids {
+		if g, err := strconv.Atoi(s); err == nil {
+			c.Groups = append(c.Groups, g)
+		}
+	}
+	return c, nil
+}
+
+// as runs fn on a thread whose file-system ids are the caller's. Changing
+// fsuid from 0 also takes CAP_DAC_OVERRIDE and its kin from the thread's
+// effective set (credentials(7)); the thread ends with the call, so nothing
+// has to be given back.
+func (c Caller) as(fn func() error) error {
+	if c.UID == os.Getuid() && !c.Sudo {
+		return fn()
+	}
+	done := make(chan error, 1)
+	go c.sacrifice(fn, done)
+	return <-done
+}
+
+// sacrifice never unlocks its thread, which therefore dies with its odd
+// credentials. The main thread would park instead and keep them for good: when
+// the goroutine lands there it hands the work to another thread.
+func (c Caller) sacrifice(fn func() error, done chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		inner := make(chan error, 1)
+		go c.sacrifice(fn, inner)
+		done <- <-inner
+		runtime.UnlockOSThread()
+		return
+	}
+	done <- c.become(fn)
+}
+
+func (c Caller) become(fn func() error) error {
+	groups := make([]uint32, 0, len(c.Groups))
+	for _, g := range c.Groups {
+		groups = append(groups, uint32(g))
+	}
+	if err := setThreadGroups(groups); err != nil {
+		return fmt.Errorf("setgroups for user %d: %w", c.UID, err)
+	}
+	if err := setThreadFSIDs(c.UID, c.GID); err != nil {
+		return err
+	}
+	return fn()
+}
+
+// setThreadGroups is setgroups(2) for one thread: x/sys and libc apply it to all.
+func setThreadGroups(groups []uint32) error {
+	p := unsafe.SliceData(groups)
+	_, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(p)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// setThreadFSIDs sets fsuid and fsgid and checks both: setfsuid(2) has no error.
+func setThreadFSIDs(uid, gid int) error {
+	if _, err := unix.SetfsgidRetGid(gid); err != nil {
+		return fmt.Errorf("setfsgid: %w", err)
+	}
+	if _, err := unix.SetfsuidRetUid(uid); err != nil {
+		return fmt.Errorf("setfsuid: %w", err)
+	}
+	if got, _ := unix.SetfsuidRetUid(-1); got != uid {
+		return fmt.Errorf("setfsuid(%d) did not take: fsuid is %d", uid, got)
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package supervisor
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	initproc "github.com/agentguard/agentguard/supervisor/init"
+)
+
+// canary makes the calls that every layer must refuse, in the process that
+// becomes the command, after the last restriction and before execve. Where two
+// layers could refuse, the probe is chosen so that the errno tells which did:
+// a layer that is configured but does not bite stops the run. The probes are
+// measured in FACTS-launch: about 0.1 ms for all.
+func (b *builder) canary() {
+	if b.plan.off("canary") {
+		return
+	}
+	if b.m.ruleset != nil {
+		b.probeLandlock()
+	}
+	b.probeSeccomp()
+	b.probeNetwork()
+	b.probeView()
+	b.probePrivileges()
+}
+
+// probe adds one call that must fail and records it in the plan.
+func (b *builder) probe(layer, label string, errno, other unix.Errno, nr uintptr, args ...initproc.Arg) {
+	b.Call("canary", label+" ["+layer+"]", nr, args...).Refused(int(errno), int(other))
+	b.plan.Canary = append(b.plan.Canary, Probe{Layer: layer, Call: label, Errno: unix.ErrnoName(errno)})
+}
+
+// probeLandlock opens a world-readable file on a mount that is attached
+// nowhere: only Landlock can say EACCES.
+func (b *builder) probeLandlock() {
+	b.probe("landlock", "open of a file that no rule grants", unix.EACCES, 0,
+		unix.SYS_OPENAT, b.File(int(b.m.mounts.probe.Fd())), b.String("probe"), initproc.Value(unix.O_RDONLY), zero())
+}
+
+// probeSeccomp uses calls that need no privilege, so that nothing but the
+// filter answers EPERM: without it they say EFAULT, EINVAL or succeed.
+func (b *builder) probeSeccomp() {
+	b.probe("seccomp", "io_uring_setup(1, NULL)", unix.EPERM, 0, unix.SYS_IO_URING_SETUP, initproc.Value(1), zero())
+	b.probe("seccomp", "socket(AF_NETLINK, NETLINK_AUDIT)", unix.EPERM, 0, unix.SYS_SOCKET,
+		initproc.Value(unix.AF_NETLINK), initproc.Value(unix.SOCK_RAW|unix.SOCK_CLOEXEC), initproc.Value(unix.NETLINK_AUDIT))
+	b.probe("seccomp", "clone3()", unix.ENOSYS, 0, unix.SYS_CLONE3, zero(), zero())
+}
+
+// probeNetwork connects UDP sockets to documentation addresses (RFC 5737,
+// RFC 3849). The cgroup program says EPERM; a namespace that only has lo would
+// say ENETUNREACH, and the host's would succeed.
+func (b *builder) probeNetwork() {
+	want := unix.EPERM
+	if !b.plan.NetBPF {
+		want = unix.ENETUNREACH
+	}
+	v4 := make([]byte, 16) // struct sockaddr_in: 192.0.2.1:9
+	binary.LittleEndian.PutUint16(v4, unix.AF_INET)
+	binary.BigEndian.PutUint16(v4[2:], 9)
+	copy(v4[4:], []byte{192, 0, 2, 1})
+	b.connect("udp 192.0.2.1:9", unix.AF_INET, v4, want)
+	if b.plan.IPv6 {
+		v6 := make([]byte, 28) // struct sockaddr_in6: [2001:db8::1]:9
+		binary.LittleEndian.PutUint16(v6, unix.AF_INET6)
+		binary.BigEndian.PutUint16(v6[2:], 9)
+		copy(v6[8:], []byte{0x20, 0x01, 0x0d, 0xb8})
+		v6[23] = 1
+		b.connect("udp [2001:db8::1]:9", unix.AF_INET6, v6, want)
+	}
+	if b.plan.NetBPF { // EPROTONOSUPPORT: kernels without UDP-Lite
+		b.probe("bpf", "socket(AF_INET, IPPROTO_UDPLITE)", unix.EPERM, unix.EPROTONOSUPPORT, unix.SYS_SOCKET,
+			initproc.Value(unix.AF_INET), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), initproc.Value(unix.IPPROTO_UDPLITE))
+	}
+}
+
+func (b *builder) connect(label string, family int, sockaddr []byte, want unix.Errno) {
+	fd := b.NewSlot()
+	b.Call("canary", "socket for "+label, unix.SYS_SOCKET, initproc.Value(family), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), zero()).Save(fd)
+	layer := "bpf"
+	if want != unix.EPERM {
+		layer = "netns"
+	}
+	b.probe(layer, "connect "+label, want, 0, unix.SYS_CONNECT, b.Saved(fd), b.Bytes(sockaddr), initproc.Value(len(sockaddr)))
+}
+
+// probeView looks for a file that every host has and no view does, and tries
+// to write where only reading is granted.
+func (b *builder) probeView() {
+	b.probe("mount", "open of /etc/shadow", unix.ENOENT, 0, unix.SYS_OPENAT, at(), b.String("/etc/shadow"), initproc.Value(unix.O_RDONLY), zero())
+	b.probe("mount", "creation of /agentguard-canary", unix.EROFS, unix.EACCES, unix.SYS_OPENAT, at(), b.String("/agentguard-canary"),
+		initproc.Value(unix.O_WRONLY|unix.O_CREAT), initproc.Value(0o600))
+}
+
+func (b *builder) probePrivileges() {
+	header, caps := make([]byte, 8), make([]byte, 24) // ask for CAP_SYS_ADMIN, effective and permitted
+	binary.LittleEndian.PutUint32(header, unix.LINUX_CAPABILITY_VERSION_3)
+	binary.LittleEndian.PutUint32(caps, 1<<unix.CAP_SYS_ADMIN)
+	binary.LittleEndian.PutUint32(caps[4:], 1<<unix.CAP_SYS_ADMIN)
+	b.probe("capabilities", "capset(CAP_SYS_ADMIN)", unix.EPERM, 0, unix.SYS_CAPSET, b.Bytes(header), b.Bytes(caps))
+	b.probe("identity", fmt.Sprintf("setresuid(%d), PID 1's user", GuardianUID), unix.EPERM, 0, unix.SYS_SETRESUID,
+		initproc.Value(GuardianUID), initproc.Value(GuardianUID), initproc.Value(GuardianUID))
+	b.probe("identity", "kill(1, 0)", unix.EPERM, 0, unix.SYS_KILL, initproc.Value(1), zero())
+}

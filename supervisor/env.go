@@ -1,0 +1,91 @@
+package supervisor
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/agentguard/agentguard/policy"
+)
+
+// defaultPath is PATH when nothing of the caller's is visible inside.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// buildEnv makes the command's environment from nothing: the few variables
+// that every program expects, those that the policy lets through, and those
+// that it sets. caller is the caller's environment as "NAME=value".
+func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool) []string {
+	vars := map[string]string{
+		"HOME": Home, "TMPDIR": "/tmp", "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/sh",
+	}
+	if hasBash {
+		vars["SHELL"] = "/bin/bash"
+	}
+	from := map[string]string{}
+	for _, kv := range caller {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			from[name] = value
+		}
+	}
+	vars["PATH"] = visiblePath(from["PATH"], view)
+	for name, value := range from {
+		if slices.ContainsFunc(p.EnvAllow, func(t policy.Text) bool { return matchEnv(t.Value, name) }) {
+			vars[name] = value
+		}
+	}
+	for _, e := range p.EnvSet {
+		vars[e.Name] = e.Value
+	}
+	env := make([]string, 0, len(vars))
+	for _, name := range sortedKeys(vars) {
+		env = append(env, name+"="+vars[name])
+	}
+	return env
+}
+
+// matchEnv matches a name against an allowlist entry, "NAME" or "PREFIX*".
+func matchEnv(pattern, name string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+	return pattern == name
+}
+
+// visiblePath keeps the absolute directories of PATH that the view shows.
+func visiblePath(callers string, view []Entry) string {
+	var keep []string
+	for _, dir := range strings.Split(callers, ":") {
+		if path.IsAbs(dir) && visible(view, dir) && !slices.Contains(keep, dir) {
+			keep = append(keep, dir)
+		}
+	}
+	if len(keep) == 0 {
+		return defaultPath
+	}
+	return strings.Join(keep, ":")
+}
+
+// lookupEnv returns the value of name in a list of "NAME=value".
+func lookupEnv(env []string, name string) string {
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// candidates are the paths that execve tries, in order, as execvp(3) does.
+func candidates(argv0 string, env []string) []string {
+	if strings.Contains(argv0, "/") {
+		return []string{argv0}
+	}
+	var out []string
+	for _, dir := range strings.Split(lookupEnv(env, "PATH"), ":") {
+		if dir == "" {
+			dir = "."
+		}
+		out = append(out, dir+"/"+argv0)
+	}
+	return out
+}

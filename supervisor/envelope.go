@@ -1,0 +1,138 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	initproc "github.com/agentguard/agentguard/supervisor/init"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// program builds the command's program and keeps what it needs open.
+func (r *Run) program(m materials, joinV2 bool) error {
+	files, err := r.leaf.JoinFiles(joinV2)
+	if err != nil {
+		return fmt.Errorf("the run's cgroups: %w", err)
+	}
+	for _, f := range files {
+		r.release.push("cgroup file", f.Close)
+	}
+	m.join = files
+	r.calls = commandProgram(r.plan, m)
+	return nil
+}
+
+// envelope checks the namespaces from outside, stores the plan, and lets the
+// process run its program up to execve.
+func (r *Run) envelope() error {
+	if err := r.checkNamespaces(); err != nil {
+		return err
+	}
+	if err := r.startRecord(); err != nil {
+		return err
+	}
+	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
+		return err
+	}
+	r.kept = true
+	return nil
+}
+
+// checkNamespaces compares PID 1's namespaces with ours: the canary inside
+// cannot tell a network namespace of its own from a host without routes.
+func (r *Run) checkNamespaces() error {
+	if r.plan.off("canary") {
+		return nil
+	}
+	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
+		ours, err := os.Readlink("/proc/self/ns/" + ns)
+		if err != nil {
+			return err
+		}
+		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", r.proc.Pid, ns))
+		if err != nil {
+			return err
+		}
+		if ours == theirs {
+			return &Refusal{What: "the canary found a layer that does not bite: the " + ns + " namespace is the host's", Remedy: "nothing was run; see agentguard doctor"}
+		}
+	}
+	return nil
+}
+
+// startRecord stores the plan and writes the first event, with the plan's digest.
+func (r *Run) startRecord() error {
+	plan, err := r.plan.JSON()
+	if err != nil {
+		return err
+	}
+	if err := r.dir.WriteFile(runs.PlanFile, plan, false); err != nil {
+		return r.recordError(err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	start := trace.Event{Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
+		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(plan)}
+	if err := r.rec.w.Append(&start); err != nil {
+		return r.recordError(err)
+	}
+	if r.sensor != nil {
+		r.drained.Go(func() {
+			if err := r.sensor.Read(r.rec.event); err != nil {
+				r.rec.readErr = err
+			}
+			r.rec.flushExec()
+		})
+		r.release.push("sensor reader", func() error {
+			err := r.sensor.Stop()
+			r.drained.Wait()
+			return err
+		})
+	}
+	return nil
+}
+
+func (r *Run) tier() string {
+	if r.sensor == nil {
+		return "none"
+	}
+	return "tracepoints"
+}
+
+// startRelays lets output flow. The command's ends of the pipes are closed
+// here, so that end of file means that nobody inside holds them.
+func (r *Run) startRelays() error {
+	if err := r.stdio.closeChild(); err != nil {
+		return err
+	}
+	r.stdio.start(r.cfg.Stdin, r.plan.Limits, map[string]*os.File{"stdout": r.files[runs.StdoutFile], "stderr": r.files[runs.StderrFile]})
+	return nil
+}
+
+// signalCommand sends a signal to the command's process group, as a terminal
+// would, or to the command alone before Linux 6.9.
+func (r *Run) signalCommand(sig unix.Signal) {
+	const processGroup = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, 6.9
+	fd := int(r.proc.Command.Fd())
+	err := unix.PidfdSendSignal(fd, sig, nil, processGroup)
+	if err == unix.EINVAL {
+		err = unix.PidfdSendSignal(fd, sig, nil, 0)
+	}
+	if err != nil && err != unix.ESRCH {
+		r.cfg.Log.Warn().Err(err).Str("signal", unix.SignalName(sig)).Msg("forwarding a signal")
+	}
+}
+
+// exited is how a run came to its end.
+type exited struct {
+	exit   initproc.Exit
+	err    error  // PID 1 could not say: it was killed
+	reason string // runs.Reason*; why the run was ended, "" when the command ended
+	after  time.Duration
+}

@@ -1,0 +1,226 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/seccomp"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// Version is the version of this build, set by the linker.
+var Version = "devel"
+
+func cpus() int { return runtime.NumCPU() }
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// finish ends the run: kill what is left, drain the sensor and the pipes, close
+// the record, write the result, release everything.
+func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	if err := r.leaf.Kill(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.release.run())
+	}
+	res := r.newResult(started, end)
+	streams := r.stdio.finish()
+	res.Stdout, res.Stderr = outputs(streams)
+	stats, err := r.drain()
+	r.limitHits(res)
+	r.closeRecord(res, stats, streams, err)
+	if err := r.dir.WriteResult(res, false); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("result")
+		res.Error = err.Error()
+	}
+	r.timing.mark("sealed")
+	if err := r.release.run(); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("clean-up")
+		res.Error = joinText(res.Error, err.Error())
+	}
+	r.timing.mark("released")
+	r.timing.log(r.cfg.Log)
+	return res, nil
+}
+
+func joinText(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// newResult judges how the run ended.
+func (r *Run) newResult(started time.Time, end exited) *runs.Result {
+	res := &runs.Result{ID: r.id, Version: Version, Argv: r.plan.Argv, Started: started, Ended: time.Now(), Thin: r.plan.Thin}
+	for _, g := range r.plan.Gaps {
+		res.Gaps = append(res.Gaps, runs.Gap{Clause: g.Clause, Source: g.Source, Missing: g.Missing})
+	}
+	r.status(res, end)
+	res.Usage.Wall = end.after
+	var err error
+	if res.Usage.User, res.Usage.System, err = r.leaf.CPU(); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("cpu usage")
+	}
+	res.Usage.MaxMemory = r.leaf.MemoryPeak()
+	return res
+}
+
+func (r *Run) status(res *runs.Result, end exited) {
+	switch end.reason {
+	case runs.ReasonWall:
+		res.Status, res.Reason = StatusWall, end.reason
+		return
+	case runs.ReasonCPU, runs.ReasonMemory:
+		res.Status, res.Reason = StatusKilled, end.reason
+		return
+	case runs.ReasonError:
+		res.Status, res.Reason, res.Error = StatusFailed, end.reason, "the run was cancelled"
+		return
+	}
+	switch s := end.exit.Status; {
+	case end.err != nil:
+		res.Status, res.Reason = StatusKilled, runs.ReasonSignal
+		res.Signal = "SIGKILL" // all of the run, PID 1 included, was killed from outside
+	case s.Signaled():
+		res.Status, res.Reason = 128+int(s.Signal()), runs.ReasonSignal
+		res.Signal, res.Core = trace.SignalName(int32(s.Signal())), s.CoreDump()
+	default:
+		res.Status, res.Reason = s.ExitStatus(), runs.ReasonExit
+	}
+}
+
+func outputs(streams []Stream) (out, err runs.Output) {
+	for _, s := range streams {
+		o := runs.Output{Bytes: uint64(s.Total), Kept: uint64(s.Kept), SHA256: s.SHA256, Truncated: s.Kept < s.Total}
+		if s.Name == "stdout" {
+			out = o
+		} else {
+			err = o
+		}
+	}
+	return out, err
+}
+
+// drain stops the sensor when the cgroup is empty and waits until everything
+// that it saw is in the record.
+func (r *Run) drain() (bpf.Stats, error) {
+	if r.sensor == nil {
+		return bpf.Stats{}, nil
+	}
+	err := r.sensor.Stop()
+	r.drained.Wait()
+	stats, serr := r.sensor.Stats()
+	return stats, errors.Join(err, serr, r.rec.readErr)
+}
+
+// limitHits writes a limit event for each limit that was met.
+func (r *Run) limitHits(res *runs.Result) {
+	l := r.plan.Limits
+	add := func(name, clause string, value, hits int64) {
+		if hits <= 0 {
+			return
+		}
+		res.Limits = append(res.Limits, runs.LimitHit{Name: name, Value: value, Hits: hits})
+		e := trace.Event{Kind: trace.KindLimit, Phase: trace.PhaseCommand, Mono: bootTime(), Limit: name,
+			LimitValue: uint64(max(value, 0)), LimitHits: uint64(hits), Layer: trace.LayerLimit, Rule: clause, RuleSource: r.plan.clauses[name]}
+		r.rec.appendOwn(&e)
+	}
+	one := func(met bool) int64 {
+		if met {
+			return 1
+		}
+		return 0
+	}
+	add("memory", "process.max_memory_mb", l.Memory, r.leaf.OOMKills())
+	add("tasks", "process.max_subprocesses", l.Tasks, r.leaf.TaskRefusals())
+	add("cpu", "process.max_cpu_seconds", l.CPU, one(res.Reason == runs.ReasonCPU))
+	add("wall", "process.max_wall_seconds", l.Wall, one(res.Reason == runs.ReasonWall))
+	add("stdout", "output.max_stdout_bytes", l.Stdout, one(res.Stdout.Truncated || res.Stderr.Truncated))
+}
+
+// closeRecord writes what was lost, the outputs and the summary.
+func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) {
+	findings := r.lossEvents(stats, err)
+	for _, s := range streams {
+		e := trace.Event{Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: s.Name,
+			Bytes: uint64(s.Total), Kept: uint64(s.Kept), SHA256: s.SHA256}
+		r.rec.appendOwn(&e)
+		if s.Error != "" {
+			findings = append(findings, s.Name+": "+s.Error)
+		}
+	}
+	sum := &trace.Event{Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
+		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: counts(stats)}
+	if werr := r.rec.w.Close(sum); werr != nil {
+		findings = append(findings, werr.Error())
+	}
+	res.Denials.Count = r.rec.denied.total
+	for i := range r.rec.denied.first {
+		res.Denials.First = append(res.Denials.First, runs.NewDenial(&r.rec.denied.first[i]))
+	}
+	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(trace.Complete), Records: sum.Records + 1, Lost: sum.Lost, Findings: findings}
+	if sum.Lost > 0 || len(findings) > 0 || r.sensor == nil {
+		res.Record.Verdict = string(trace.Incomplete)
+	}
+}
+
+// lossEvents puts every known loss into the record and returns what else makes
+// it incomplete.
+func (r *Run) lossEvents(stats bpf.Stats, err error) []string {
+	var findings []string
+	if err != nil {
+		findings = append(findings, "sensor: "+err.Error())
+	}
+	lose := func(class string, count, bytes uint64, cpu int32) {
+		e := trace.Event{Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(),
+			Loss: trace.Loss{Class: class, Count: count, Bytes: bytes, CPU: cpu}}
+		r.rec.appendOwn(&e)
+	}
+	for class, d := range stats.Classes {
+		if d.Dropped > 0 {
+			lose([]string{"ring.bulk", "ring.control"}[class], d.Dropped, d.DroppedBytes, -1)
+		}
+	}
+	if stats.Missed > 0 {
+		lose("sensor.missed", stats.Missed, 0, -1)
+	}
+	return findings
+}
+
+// counts are the kernel's totals for the summary.
+func counts(s bpf.Stats) []trace.Count {
+	var out []trace.Count
+	var read, written, sent, received, calls uint64
+	for _, c := range s.Calls {
+		name := seccomp.Name(c.NR)
+		out = append(out, trace.Count{Name: "syscall." + name, N: c.Calls})
+		if c.Errors > 0 {
+			out = append(out, trace.Count{Name: "error." + name, N: c.Errors})
+		}
+		calls += c.Calls
+		switch name {
+		case "read", "pread64", "readv", "preadv", "preadv2":
+			read += c.Bytes
+		case "write", "pwrite64", "writev", "pwritev", "pwritev2":
+			written += c.Bytes
+		case "sendto", "sendmsg", "sendmmsg":
+			sent += c.Bytes
+		case "recvfrom", "recvmsg", "recvmmsg":
+			received += c.Bytes
+		}
+	}
+	return append(out, trace.Count{Name: "syscalls", N: calls}, trace.Count{Name: "bytes.read", N: read},
+		trace.Count{Name: "bytes.written", N: written}, trace.Count{Name: "bytes.sent", N: sent}, trace.Count{Name: "bytes.received", N: received},
+		trace.Count{Name: "packets.sent", N: s.Tx.Packets}, trace.Count{Name: "packets.received", N: s.Rx.Packets}, trace.Count{Name: "packets.refused", N: s.TxRefused})
+}

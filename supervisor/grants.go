@@ -1,0 +1,163 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/policy"
+)
+
+// grants are the host paths that a policy names, held by descriptor.
+type grants struct {
+	entries []Entry
+	owner   *Opened // of the identity: the workspace, else the first writable mount
+	dir     string  // where the command starts, inside
+}
+
+// openGrants opens everything that the policy grants with the caller's ids.
+// All problems are reported, not only the first.
+func openGrants(p *policy.Policy, c Caller) (*grants, error) {
+	g := &grants{dir: Home}
+	var errs []error
+	err := c.as(func() error {
+		for _, m := range p.ReadOnly {
+			errs = append(errs, g.add(m, clauseReadOnly, "--ro", "ro"))
+		}
+		for _, m := range p.Writable {
+			errs = append(errs, g.add(m, clauseWritable, "--rw", "rw"))
+		}
+		if w := p.Workspace; w.Path != "" {
+			errs = append(errs, g.addWorkspace(w))
+		}
+		return nil
+	})
+	return g, errors.Join(append(errs, err)...)
+}
+
+func (g *grants) addWorkspace(w policy.Workspace) error {
+	access := "ro"
+	if w.Mode == "rw" {
+		access = "rw"
+	}
+	m := policy.Mount{Path: w.Path, At: w.Path, Source: w.Source}
+	if err := g.add(m, clauseWorkspace, "-w", access); err != nil {
+		return err
+	}
+	ws := &g.entries[len(g.entries)-1]
+	if !ws.open.Dir() {
+		return &Refusal{What: fmt.Sprintf("the workspace %s is not a directory", w.Path), Clause: ws.Clause, Remedy: "name a directory with -w DIR"}
+	}
+	g.owner, g.dir = ws.open, ws.At
+	return nil
+}
+
+// add opens one granted path and appends its entry.
+func (g *grants) add(m policy.Mount, key, flag, access string) error {
+	clause := clauseText(key, m.Source)
+	o, err := openPath(m.Path)
+	if err != nil {
+		return grantError(m.Path, flag, clause, err)
+	}
+	if err := grantable(o); err != nil {
+		err.Clause = clause
+		return errors.Join(err, o.File.Close())
+	}
+	at := path.Clean(m.At)
+	if m.At == "" {
+		at = o.Path
+	}
+	g.entries = append(g.entries, Entry{
+		Op: "bind", At: at, From: o.Path, Access: access, Dev: o.Stat.Dev, Ino: o.Stat.Ino,
+		Clause: clause, Source: m.Source, open: &o,
+	})
+	if access == "rw" && g.owner == nil && o.Dir() {
+		g.owner = &o
+		if g.dir == Home {
+			g.dir = at
+		}
+	}
+	return nil
+}
+
+// grantError turns an open error into a sentence with a remedy.
+func grantError(p, flag, clause string, err error) error {
+	r := &Refusal{What: "cannot grant " + p, Clause: clause, Err: err}
+	var link errSymlink
+	switch {
+	case errors.As(err, &link):
+		r.Remedy = fmt.Sprintf("name the real path: %s %s", flag, realPath(link))
+	case errors.Is(err, unix.ENOENT):
+		r.Remedy = "create it, or remove the grant"
+	case errors.Is(err, unix.EACCES):
+		r.Remedy = "a run gets no more than its caller may open"
+	}
+	return r
+}
+
+func realPath(l errSymlink) string {
+	if path.IsAbs(l.target) {
+		return l.target
+	}
+	return path.Join(path.Dir(l.link), l.target)
+}
+
+// Magic numbers of file systems that show or steer the machine itself
+// (statfs(2), include/uapi/linux/magic.h).
+var machineFS = map[int64]string{
+	unix.PROC_SUPER_MAGIC: "proc", unix.SYSFS_MAGIC: "sysfs", unix.CGROUP2_SUPER_MAGIC: "cgroup2", unix.CGROUP_SUPER_MAGIC: "cgroup",
+	unix.BPF_FS_MAGIC: "bpf", unix.DEBUGFS_MAGIC: "debugfs", unix.TRACEFS_MAGIC: "tracefs", unix.SECURITYFS_MAGIC: "securityfs",
+	unix.NSFS_MAGIC: "nsfs", unix.EFIVARFS_MAGIC: "efivarfs",
+}
+
+// grantable refuses what must not be shown inside as a mount.
+func grantable(o Opened) *Refusal {
+	switch o.Stat.Mode & unix.S_IFMT {
+	case unix.S_IFSOCK:
+		return &Refusal{What: o.Path + " is a socket", Remedy: "grant sockets with --unix " + o.Path}
+	case unix.S_IFCHR, unix.S_IFBLK:
+		return &Refusal{What: o.Path + " is a device node, and devices cannot be granted", Remedy: "remove the grant"}
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(o.File.Fd()), &st); err != nil {
+		return &Refusal{What: "cannot grant " + o.Path, Err: os.NewSyscallError("fstatfs", err)}
+	}
+	if name, bad := machineFS[int64(st.Type)]; bad {
+		return &Refusal{What: fmt.Sprintf("%s lies on a %s file system, which steers the machine", o.Path, name), Remedy: "remove the grant"}
+	}
+	return nil
+}
+
+// openSystem opens the host's system directories. Where the host has a
+// symbolic link (merged /usr, /etc/localtime) the link itself is recreated.
+func openSystem() (opened []Opened, links map[string]string, err error) {
+	links = map[string]string{}
+	for _, list := range [][]string{systemDirs, systemEtc} {
+		for _, p := range list {
+			if target, err := os.Readlink(p); err == nil {
+				links[p] = target
+				continue
+			}
+			o, err := openPath(p)
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+				continue // this host has no such directory
+			}
+			if err != nil {
+				return opened, links, fmt.Errorf("system directory: %w", err)
+			}
+			opened = append(opened, o)
+		}
+	}
+	return opened, links, nil
+}
+
+func closeAll(list []Opened) error {
+	var errs []error
+	for _, o := range list {
+		errs = append(errs, o.File.Close())
+	}
+	return errors.Join(errs...)
+}

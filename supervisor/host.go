@@ -1,0 +1,187 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/cgroup"
+	"github.com/agentguard/agentguard/landlock"
+)
+
+// HostInfo is what the plan and the record say about the host.
+type HostInfo struct {
+	Kernel             string   `json:"kernel"`
+	Machine            string   `json:"machine"`
+	Landlock           int      `json:"landlock_abi"`
+	LandlockError      string   `json:"landlock_error,omitempty"`
+	LandlockMissing    []string `json:"landlock_missing,omitempty"`
+	BPF                bool     `json:"bpf"`
+	BPFError           string   `json:"bpf_error,omitempty"`
+	UnixHooks          bool     `json:"unix_hooks"` // connects to unix sockets are recorded
+	CgroupMode         string   `json:"cgroup_mode"`
+	MissingControllers []string `json:"missing_controllers,omitempty"`
+	IPv6               bool     `json:"ipv6"`
+}
+
+// Host is a probed host: what it can enforce, by probing and never by version.
+type Host struct {
+	Info HostInfo
+
+	parent       *cgroup.Parent
+	programs     *bpf.Programs
+	system       []Opened
+	links        map[string]string
+	procReadOnly []string
+	procMasked   []string
+	bash         bool
+}
+
+// probeHost looks at the host and opens what every run uses. parent is the
+// name of the parent cgroup, dir the runtime directory.
+func probeHost(parent, dir string) (*Host, error) {
+	h := &Host{}
+	if os.Geteuid() != 0 {
+		return nil, &Refusal{What: "agentguard needs root to make the envelope and the record", Remedy: "run it with sudo"}
+	}
+	h.kernel()
+	h.probeLandlock()
+	if err := makeRuntimeDir(dir); err != nil {
+		return nil, err
+	}
+	if err := h.probeCgroup(parent); err != nil {
+		return nil, err
+	}
+	h.probeBPF(dir)
+	h.Info.IPv6 = exists("/proc/net/if_inet6")
+	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
+	h.bash = exists("/bin/bash")
+	var err error
+	h.system, h.links, err = openSystem()
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+func exists(p string) bool {
+	_, err := os.Lstat(p)
+	return err == nil
+}
+
+func (h *Host) kernel() {
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		h.Info.Kernel = unix.ByteSliceToString(u.Release[:])
+		h.Info.Machine = unix.ByteSliceToString(u.Machine[:])
+	}
+}
+
+func (h *Host) probeLandlock() {
+	abi, err := landlock.ABI()
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		h.Info.LandlockError = "this kernel was built without Landlock"
+	case errors.Is(err, unix.EOPNOTSUPP):
+		h.Info.LandlockError = "Landlock is switched off at boot (lsm=)"
+	case err != nil:
+		h.Info.LandlockError = err.Error()
+	}
+	h.Info.Landlock, h.Info.LandlockMissing = abi, landlockMissing(abi)
+}
+
+// makeRuntimeDir makes the runtime directory and refuses one that is not root's.
+func makeRuntimeDir(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return &Refusal{What: "cannot make the runtime directory " + dir, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != 0 || st.Mode&0o022 != 0 {
+		return &Refusal{What: fmt.Sprintf("%s is not a directory that only root can write", dir), Remedy: "remove it"}
+	}
+	return nil
+}
+
+func (h *Host) probeCgroup(name string) error {
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return fmt.Errorf("cgroups: %w", err)
+	}
+	h.Info.CgroupMode = layout.Mode()
+	if layout.Unified == "" {
+		return &Refusal{What: "no cgroup v2 hierarchy is mounted, so that a run could be neither bounded nor observed",
+			Remedy: "mount one: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside v1)"}
+	}
+	h.parent, err = layout.Parent(name)
+	if err != nil {
+		return &Refusal{What: "cannot make the parent cgroup of all runs below " + layout.Unified, Err: err,
+			Remedy: "inside a container, give it a writable cgroup v2 of its own (--cgroupns=private and a read-write mount)"}
+	}
+	h.Info.MissingControllers = h.parent.Missing
+	return nil
+}
+
+// bpfConfig is where the pinned programs are.
+func (h *Host) bpfConfig(dir string) bpf.Config {
+	return bpf.Config{PinDir: filepath.Join(dir, "bpf"), Parent: h.parent.Path, Level: h.parent.Level}
+}
+
+func (h *Host) probeBPF(dir string) {
+	p, err := bpf.Open(h.bpfConfig(dir))
+	if err != nil {
+		h.Info.BPFError = err.Error()
+		return
+	}
+	h.programs, h.Info.BPF, h.Info.UnixHooks = p, true, p.UnixHooks()
+}
+
+// Close releases what the host probe opened.
+func (h *Host) Close() error {
+	err := closeAll(h.system)
+	h.system = nil
+	if h.programs != nil {
+		err = errors.Join(err, h.programs.Close())
+		h.programs = nil
+	}
+	return err
+}
+
+// Arch is the architecture that this binary was built for.
+func Arch() string { return runtime.GOARCH }
+
+// machineDirs are places that no grant may reach: the pinned programs and the
+// locks live there.
+func machineDirs(dir string) []devIno {
+	var out []devIno
+	for p := dir; ; p = filepath.Dir(p) {
+		var st unix.Stat_t
+		if unix.Lstat(p, &st) == nil {
+			out = append(out, devIno{st.Dev, st.Ino})
+		}
+		if p == "/" {
+			return out
+		}
+	}
+}
+
+type devIno struct{ dev, ino uint64 }
+
+// reached returns the first grant that is one of the directories, so that
+// everything below them would be seen inside.
+func reached(entries []Entry, dirs []devIno) *Entry {
+	for i := range entries {
+		if slices.Contains(dirs, devIno{entries[i].Dev, entries[i].Ino}) {
+			return &entries[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package supervisor
+
+import (
+	"fmt"
+	"os/user"
+	"strconv"
+
+	"github.com/agentguard/agentguard/policy"
+)
+
+// Identity is who the command runs as.
+type Identity struct {
+	UID int    `json:"uid"`
+	GID int    `json:"gid"`
+	Own bool   `json:"own"` // a uid of the run's own, from the range below
+	Why string `json:"why"` // one phrase for the plan
+}
+
+// The range of uids that runs without a user of their own take, one each while
+// they live. It is outside of every range that systemd, login.defs and subuid
+// files use (systemd's UIDS-GIDS.md). GuardianUID is PID 1's.
+const (
+	GuardianUID = 0x70000000
+	ownUIDBase  = 0x70000001
+	ownUIDs     = 4096
+)
+
+// chooseIdentity decides who the command runs as: the owner of the workspace
+// when the caller may act as that user, else a uid of the run's own when
+// caller and owner are root. slot yields the run's own uid lazily.
+func chooseIdentity(p *policy.Policy, c Caller, owner *Opened) (Identity, error) {
+	if p.User.Value != "" {
+		return namedIdentity(p.User, c)
+	}
+	switch {
+	case c.UID != 0:
+		return Identity{UID: c.UID, GID: c.GID, Why: "the caller"}, nil
+	case owner != nil && owner.Stat.Uid != 0:
+		uid := int(owner.Stat.Uid)
+		return Identity{UID: uid, GID: primaryGroup(uid, int(owner.Stat.Gid)), Why: "owner of " + owner.Path}, nil
+	}
+	return Identity{Own: true, Why: "a uid of the run's own"}, nil
+}
+
+func namedIdentity(t policy.Text, c Caller) (Identity, error) {
+	clause := clauseText("process.user", t.Source)
+	uid, err := strconv.Atoi(t.Value)
+	if err != nil || uid < 0 || uid >= 1<<31 {
+		return Identity{}, &Refusal{What: fmt.Sprintf("user %q is not a numeric user id", t.Value), Clause: clause, Remedy: "give a number, as in --user 1000"}
+	}
+	if c.UID != 0 && c.UID != uid {
+		return Identity{}, &Refusal{What: fmt.Sprintf("user %d may not run commands as user %d", c.UID, uid), Clause: clause,
+			Remedy: "remove --user, or call as root itself"}
+	}
+	return Identity{UID: uid, GID: primaryGroup(uid, uid), Why: "asked for"}, nil
+}
+
+// primaryGroup is the login group of uid, or otherwise gid.
+func primaryGroup(uid, gid int) int {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		if g, err := strconv.Atoi(u.Gid); err == nil {
+			return g
+		}
+	}
+	return gid
+}

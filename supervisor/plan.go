@@ -1,0 +1,241 @@
+package supervisor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/landlock"
+	"github.com/agentguard/agentguard/policy"
+)
+
+// Plan is everything that a run will do, decided before it is born: a pure
+// function of policy, host and command. It is printed by a dry run, it is what
+// runs, and its digest is in the record.
+type Plan struct {
+	Schema  int      `json:"schema"` // of this document
+	Version string   `json:"version"`
+	Host    HostInfo `json:"host"`
+
+	Argv       []string `json:"argv"`
+	Candidates []string `json:"candidates"` // paths that execve tries, in order
+	Dir        string   `json:"dir"`        // working directory inside
+	Env        []string `json:"env"`
+	Identity   Identity `json:"identity"`
+
+	View         []Entry  `json:"view"`
+	ProcReadOnly []string `json:"proc_read_only"`
+	ProcMasked   []string `json:"proc_masked"`
+
+	LandlockABI  int      `json:"landlock_abi"` // 0: the host has no Landlock
+	SeccompExtra []string `json:"seccomp_allow,omitempty"`
+	SeccompHash  string   `json:"seccomp_sha256"`
+	NetBPF       bool     `json:"net_bpf"` // cgroup programs judge the network
+	DenyListen   bool     `json:"deny_listen,omitempty"`
+	IPv6         bool     `json:"ipv6"`
+
+	Limits  Limits   `json:"limits"`
+	Rlimits []Rlimit `json:"rlimits"`
+	Stdin   string   `json:"stdin"` // pass or null
+
+	Gaps   []Gap    `json:"gaps_accepted,omitempty"`
+	Thin   []string `json:"thin,omitempty"` // resources with one layer on this host
+	Canary []Probe  `json:"canary"`
+	Seams  []string `json:"seams,omitempty"` // layers that a test build has switched off
+
+	clauses map[string]string // limit name -> clause, for messages
+}
+
+// Limits bound the whole run; -1 means none.
+type Limits struct {
+	Memory  int64 `json:"memory_bytes"`
+	Tasks   int64 `json:"tasks"` // threads too, besides agentguard's own
+	CPU     int64 `json:"cpu_ns"`
+	Wall    int64 `json:"wall_ns"`
+	Output  int64 `json:"output_bytes"` // of the scratch file system
+	Files   int64 `json:"files"`        // in the scratch file system
+	Stdout  int64 `json:"stdout_bytes"` // of stdout and stderr together kept in the record
+	CutHere bool  `json:"stdout_cut"`   // the caller's copy ends at Stdout too
+	Trace   int64 `json:"trace_bytes"`
+}
+
+// Rlimit is one resource limit, soft and hard alike (setrlimit(2)).
+type Rlimit struct {
+	Name     string `json:"name"`
+	Value    uint64 `json:"value"`
+	resource int
+}
+
+// Gap is a clause or guarantee that has no layer on this host, or that this
+// version cannot enforce.
+type Gap struct {
+	Clause  string `json:"clause"`
+	Missing string `json:"missing"`
+	Remedy  string `json:"remedy"`
+	Source  string `json:"source"`
+}
+
+// Probe is one call of the canary and the errno that it was refused with.
+type Probe struct {
+	Layer string `json:"layer"`
+	Call  string `json:"call"`
+	Errno string `json:"errno"`
+}
+
+// planInput is what NewPlan decides from.
+type planInput struct {
+	policy   *policy.Policy
+	host     *Host
+	grants   *grants
+	argv     []string
+	identity Identity
+	environ  []string // the caller's
+	filter   []byte   // seccomp, assembled
+}
+
+// newPlan decides everything. It makes no system call and changes nothing.
+func newPlan(in planInput) (*Plan, error) {
+	p, h := in.policy, in.host
+	view, err := mergeView(baseView(h.system, h.links, in.identity), mapGrants(in))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(in.filter)
+	plan := &Plan{
+		Schema: 1, Version: Version, Host: h.Info,
+		Argv: in.argv, Dir: in.grants.dir, Identity: in.identity, View: view,
+		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
+		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
+		NetBPF: h.Info.BPF, DenyListen: p.Listen.Value == "deny", IPv6: h.Info.IPv6,
+		Stdin: p.Stdin.Value, Seams: seams(),
+	}
+	for _, s := range p.SeccompAllow {
+		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)
+	}
+	plan.Env = buildEnv(p, in.environ, view, h.bash)
+	plan.Candidates = candidates(in.argv[0], plan.Env)
+	plan.setLimits(p)
+	plan.Thin = thin(h)
+	plan.Gaps, err = gaps(p, h)
+	return plan, err
+}
+
+// mapGrants marks the writable mounts that are shown with mapped ids: those
+// whose owner is root while the command has a uid of its own.
+func mapGrants(in planInput) []Entry {
+	out := slices.Clone(in.grants.entries)
+	for i := range out {
+		e := &out[i]
+		e.IDMap = in.identity.Own && e.Access == "rw" && e.open.Stat.Uid == 0
+	}
+	return out
+}
+
+func (p *Plan) off(layer string) bool { return slices.Contains(p.Seams, layer) }
+
+func limit(l policy.Limit) int64 {
+	if l.Unlimited || l.N <= 0 {
+		return -1
+	}
+	return l.N
+}
+
+func (p *Plan) setLimits(pol *policy.Policy) {
+	p.Limits = Limits{
+		Memory: limit(pol.MaxMemory), Tasks: limit(pol.MaxTasks), CPU: limit(pol.MaxCPU), Wall: limit(pol.MaxWall),
+		Output: limit(pol.MaxOutputBytes), Files: limit(pol.MaxFiles), Stdout: limit(pol.MaxStdout),
+		CutHere: !pol.MaxStdout.Source.IsDefault() && limit(pol.MaxStdout) >= 0, Trace: limit(pol.MaxTraceBytes),
+	}
+	p.clauses = map[string]string{
+		"memory": clauseText("process.max_memory_mb", pol.MaxMemory.Source),
+		"tasks":  clauseText("process.max_subprocesses", pol.MaxTasks.Source),
+		"cpu":    clauseText("process.max_cpu_seconds", pol.MaxCPU.Source),
+		"wall":   clauseText("process.max_wall_seconds", pol.MaxWall.Source),
+		"stdout": clauseText("output.max_stdout_bytes", pol.MaxStdout.Source),
+	}
+	add := func(name string, resource int, value int64) {
+		if value >= 0 {
+			p.Rlimits = append(p.Rlimits, Rlimit{name, uint64(value), resource})
+		}
+	}
+	// 1 and not 0: a pipe in core_pattern ignores 0 and starts the host's helper (core(5)).
+	add("RLIMIT_CORE", unix.RLIMIT_CORE, 1)
+	add("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, limit(pol.MaxOpenFiles))
+	add("RLIMIT_FSIZE", unix.RLIMIT_FSIZE, limit(pol.MaxFileBytes))
+	add("RLIMIT_RTPRIO", unix.RLIMIT_RTPRIO, 0)
+	add("RLIMIT_NICE", unix.RLIMIT_NICE, 0)
+	if p.Identity.Own { // counts every task of the uid on the host, so only where the uid is the run's own
+		add("RLIMIT_NPROC", unix.RLIMIT_NPROC, p.Limits.Tasks)
+	}
+}
+
+// thin lists the resources that one layer alone guards on this host.
+func thin(h *Host) []string {
+	var out []string
+	if h.Info.Landlock == 0 {
+		out = append(out, "files: mount view only (no Landlock)")
+	} else if h.Info.Landlock < 9 {
+		out = append(out, "unix sockets: mount view only (Landlock ABI 9, Linux 7.1)")
+	}
+	if h.Info.Landlock > 0 && h.Info.Landlock < 6 {
+		out = append(out, "abstract unix sockets: network namespace only (Landlock ABI 6, Linux 6.12)")
+	}
+	if !h.Info.BPF {
+		out = append(out, "network: network namespace only (no cgroup BPF)")
+	}
+	return out
+}
+
+// gaps collects what cannot be enforced and refuses unless each is accepted.
+func gaps(p *policy.Policy, h *Host) ([]Gap, error) {
+	var all []Gap
+	for _, g := range p.Gaps() {
+		all = append(all, Gap{Clause: g.Clause, Missing: g.Missing, Remedy: g.Remedy, Source: g.Source.String()})
+	}
+	all = append(all, hostGaps(p, h)...)
+	var accepted []Gap
+	for _, g := range all {
+		if !slices.ContainsFunc(p.AllowGaps, func(t policy.Text) bool { return t.Value == g.Clause }) {
+			return nil, &Refusal{What: g.Missing, Clause: g.Clause + " (" + g.Source + ")", Remedy: g.Remedy}
+		}
+		accepted = append(accepted, g)
+	}
+	return accepted, nil
+}
+
+// hostGaps are limits and guarantees that this host has no mechanism for.
+func hostGaps(p *policy.Policy, h *Host) []Gap {
+	var out []Gap
+	add := func(clause string, src policy.Source, missing, remedy string) {
+		out = append(out, Gap{Clause: clause, Source: src.String(), Missing: missing, Remedy: remedy})
+	}
+	if limit(p.MaxMemory) >= 0 && slices.Contains(h.Info.MissingControllers, "memory") {
+		add("process.max_memory_mb", p.MaxMemory.Source, "this host has no memory controller for the run's cgroup",
+			"enable it (cgroup_disable=, systemd Delegate=yes), write `none`, or accept with --allow-gap process.max_memory_mb")
+	}
+	if limit(p.MaxTasks) >= 0 && slices.Contains(h.Info.MissingControllers, "pids") {
+		add("process.max_subprocesses", p.MaxTasks.Source, "this host has no pids controller for the run's cgroup",
+			"enable it, write `none`, or accept with --allow-gap process.max_subprocesses")
+	}
+	if !h.Info.BPF {
+		add("record", policy.Source{}, "the kernel's record cannot be made: "+h.Info.BPFError,
+			"run on a kernel with BPF and BTF as root, or accept a record without events with --allow-gap record")
+	}
+	return out
+}
+
+// JSON is the plan as it is stored and digested.
+func (p *Plan) JSON() ([]byte, error) {
+	b, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// landlockMissing says what the host's Landlock cannot guard.
+func landlockMissing(abi int) []string { return landlock.Missing(abi) }

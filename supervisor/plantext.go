@@ -1,0 +1,82 @@
+package supervisor
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/agentguard/agentguard/trace"
+)
+
+// WriteText writes the plan for a reader: one fact a line, grants with the
+// clause that they follow from.
+func (p *Plan) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	row := func(name, format string, a ...any) {
+		fmt.Fprintf(&b, "%-10s "+format+"\n", append([]any{name}, a...)...)
+	}
+	row("command", "%s", trace.QuoteArgs(p.Argv, 4096))
+	row("directory", "%s", trace.Quote(p.Dir))
+	row("user", "%d:%d, %s; no capability, no_new_privs", p.Identity.UID, p.Identity.GID, p.Identity.Why)
+	for i := range p.View {
+		if e := &p.View[i]; !e.system {
+			row("grant", "%-2s %s%s  [%s]", e.Access, trace.Quote(e.From), shownAt(e), e.Clause)
+		}
+	}
+	row("system", "read-only %s; private /tmp, /var/tmp, /dev/shm, %s", systemList(p.View), Home)
+	row("network", "none but loopback of its own; programs judge: %v; listen: %v", p.NetBPF, !p.DenyListen)
+	p.limitRows(row)
+	for _, e := range p.Env {
+		row("env", "%s", trace.Quote(e))
+	}
+	row("layers", "Landlock ABI %d, seccomp %.12s, BPF %v, cgroup %s", p.LandlockABI, p.SeccompHash, p.NetBPF, p.Host.CgroupMode)
+	for _, t := range p.Thin {
+		row("thin", "%s", t)
+	}
+	for _, g := range p.Gaps {
+		row("gap", "%s (%s): %s", g.Clause, g.Source, g.Missing)
+	}
+	for _, s := range p.Seams {
+		row("seam", "%s is switched off in this test build", s)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func shownAt(e *Entry) string {
+	if e.At == e.From {
+		return ""
+	}
+	return " at " + trace.Quote(e.At)
+}
+
+func systemList(view []Entry) string {
+	var out string
+	for i := range view {
+		if e := &view[i]; e.system && e.Access == "ro" {
+			out += " " + e.At
+		}
+	}
+	return out[min(1, len(out)):]
+}
+
+func (p *Plan) limitRows(row func(name, format string, a ...any)) {
+	size := func(n int64) string { return known(n, func() string { return trace.Size(uint64(n)) }) }
+	dur := func(n int64) string { return known(n, func() string { return time.Duration(n).String() }) }
+	num := func(n int64) string { return known(n, func() string { return strconv.FormatInt(n, 10) }) }
+	l := p.Limits
+	row("limits", "memory %s, tasks %s, cpu %s, wall %s", size(l.Memory), num(l.Tasks), dur(l.CPU), dur(l.Wall))
+	row("", "scratch %s in %s files, output kept %s, trace %s", size(l.Output), num(l.Files), size(l.Stdout), size(l.Trace))
+	for _, r := range p.Rlimits {
+		row("", "%s %d", r.Name, r.Value)
+	}
+}
+
+func known(n int64, text func() string) string {
+	if n < 0 {
+		return "none"
+	}
+	return text()
+}

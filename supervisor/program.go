@@ -1,0 +1,258 @@
+package supervisor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/landlock"
+	initproc "github.com/agentguard/agentguard/supervisor/init"
+)
+
+// materials are the descriptors that the command's program uses.
+type materials struct {
+	mounts  *mountSet
+	ruleset *os.File   // nil: the host has no Landlock
+	join    []*os.File // v1 tasks files, and cgroup.procs when the birth was outside
+	filter  []byte     // sock_filter array of the command
+}
+
+// builder writes the program of the command: the order of an envelope, from an
+// empty mount namespace to execve, is the order of the calls in [commandProgram].
+type builder struct {
+	*initproc.Program
+	plan *Plan
+	m    materials
+}
+
+// commandProgram is the envelope. Read it from top to bottom: this is every
+// system call between birth and the command's first instruction.
+func commandProgram(p *Plan, m materials) *initproc.Program {
+	b := &builder{Program: &initproc.Program{}, plan: p, m: m}
+	b.descriptors() // nothing but 0, 1, 2 survives execve
+	b.session()     // own session, own cgroup view, default signals
+	b.attachView()  // the prepared mounts become the only tree
+	b.proc()        // a /proc of the new PID namespace, its dangerous parts masked
+	b.sealRoot()    // the synthetic root becomes read-only
+	b.limits()      // resource limits
+	b.identity()    // ids, groups, capabilities, no_new_privs
+	b.restrict()    // Landlock, then seccomp
+	b.canary()      // each layer shows that it bites
+	b.exec()        // the command
+	return b.Program
+}
+
+const cwd = ^uint64(99) // AT_FDCWD (-100)
+
+func at() initproc.Arg   { return initproc.Value(cwd) }
+func zero() initproc.Arg { return initproc.Value(0) }
+
+func (b *builder) descriptors() {
+	b.Call("descriptors", "close_range(3, ~0, CLOSE_RANGE_CLOEXEC)", unix.SYS_CLOSE_RANGE,
+		initproc.Value(3), initproc.Value(uint32(0xffffffff)), initproc.Value(unix.CLOSE_RANGE_CLOEXEC))
+	b.Call("descriptors", "umask(022)", unix.SYS_UMASK, initproc.Value(0o022))
+}
+
+// defaultSignals are those that a caller may have ignored: nohup, shells, a
+// runtime that ignores SIGPIPE. Ignored signals survive execve.
+var defaultSignals = []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGALRM, unix.SIGCHLD,
+	unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGUSR1, unix.SIGUSR2, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGWINCH}
+
+func (b *builder) session() {
+	for _, f := range b.m.join {
+		b.Call("cgroup", "write(\"0\") to "+f.Name(), unix.SYS_WRITE, b.File(int(f.Fd())), b.String("0"), initproc.Value(1))
+	}
+	b.Call("session", "setsid()", unix.SYS_SETSID)
+	b.Call("session", "unshare(CLONE_NEWCGROUP)", unix.SYS_UNSHARE, initproc.Value(unix.CLONE_NEWCGROUP))
+	dfl := b.Bytes(make([]byte, 32)) // struct sigaction of zeros: SIG_DFL
+	for _, s := range defaultSignals {
+		b.Call("session", "sigaction("+unix.SignalName(s)+", SIG_DFL)", unix.SYS_RT_SIGACTION, initproc.Value(int(s)), dfl, zero(), initproc.Value(8))
+	}
+	b.Call("session", "sigprocmask(SIG_SETMASK, {})", unix.SYS_RT_SIGPROCMASK, initproc.Value(unix.SIG_SETMASK), dfl, zero(), initproc.Value(8))
+	b.Call("session", "sethostname("+Hostname+")", unix.SYS_SETHOSTNAME, b.String(Hostname), initproc.Value(len(Hostname)))
+}
+
+// mountFlagsEmpty lets move_mount take both ends by descriptor.
+const mountFlagsEmpty = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
+
+func (b *builder) attachView() {
+	empty, root := b.String(""), b.String("/")
+	b.Call("mount", "mount / MS_REC|MS_PRIVATE", unix.SYS_MOUNT, zero(), root, zero(), initproc.Value(unix.MS_REC|unix.MS_PRIVATE), zero())
+	b.Call("mount", "move_mount(root, /)", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.root.Fd())), empty, at(), root, initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	b.Call("mount", "fchdir(root)", unix.SYS_FCHDIR, b.File(int(b.m.mounts.root.Fd())))
+	b.Call("mount", "move_mount(scratch, .scratch)", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.scratch.Fd())), empty, at(), b.String(".scratch"),
+		initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	for i := range b.plan.View {
+		b.attach(&b.plan.View[i], empty)
+	}
+	b.Call("mount", "umount2(.scratch, MNT_DETACH)", unix.SYS_UMOUNT2, b.String(".scratch"), initproc.Value(unix.MNT_DETACH))
+	b.Call("mount", "rmdir .scratch", unix.SYS_UNLINKAT, at(), b.String(".scratch"), initproc.Value(unix.AT_REMOVEDIR))
+	dot := b.String(".")
+	b.Call("mount", "pivot_root(., .)", unix.SYS_PIVOT_ROOT, dot, dot)
+	b.Call("mount", "umount2(., MNT_DETACH)", unix.SYS_UMOUNT2, dot, initproc.Value(unix.MNT_DETACH))
+	b.Call("mount", "chdir(/)", unix.SYS_CHDIR, root)
+}
+
+// attach puts one entry's mount in its place. The place is opened without
+// following links and mounted onto by descriptor.
+func (b *builder) attach(e *Entry, empty initproc.Arg) {
+	switch e.Op {
+	case "scratch":
+		src := b.NewSlot()
+		b.Call("mount", "open_tree(.scratch/"+e.From+", CLONE)", unix.SYS_OPEN_TREE, at(), b.String(".scratch/"+e.From),
+			initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Save(src)
+		b.moveTo(b.Saved(src), e.At, empty)
+	case "bind", "devpts":
+		b.moveTo(b.File(int(b.m.mounts.mounts[e.At].Fd())), e.At, empty)
+	case "cgroup":
+		for _, place := range sortedKeys(b.m.mounts.mounts) {
+			if within(place, e.At) {
+				b.moveTo(b.File(int(b.m.mounts.mounts[place].Fd())), place, empty)
+			}
+		}
+	}
+}
+
+func (b *builder) moveTo(src initproc.Arg, to string, empty initproc.Arg) {
+	how := make([]byte, 24) // struct open_how
+	binary.LittleEndian.PutUint64(how, unix.O_PATH|unix.O_CLOEXEC)
+	binary.LittleEndian.PutUint64(how[16:], unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
+	dst := b.NewSlot()
+	b.Call("mount", "openat2("+to+", O_PATH, BENEATH|NO_SYMLINKS)", unix.SYS_OPENAT2, at(), b.String(strings.TrimPrefix(to, "/")), b.Bytes(how), initproc.Value(24)).Save(dst)
+	b.Call("mount", "move_mount to "+to, unix.SYS_MOVE_MOUNT, src, empty, b.Saved(dst), empty, initproc.Value(mountFlagsEmpty))
+}
+
+// procReadOnly and procMasked are the parts of /proc that steer or show the
+// machine. A uid without capabilities could not write most of them; this is
+// the second layer, and the only one for --user 0.
+var (
+	procReadOnly = []string{"/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"}
+	procMasked   = []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/sysrq-trigger", "/proc/timer_list", "/proc/sched_debug", "/proc/vmallocinfo"}
+)
+
+func (b *builder) proc() {
+	b.Call("proc", "mount proc hidepid=2", unix.SYS_MOUNT, b.String("proc"), b.String("/proc"), b.String("proc"),
+		initproc.Value(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), b.String("hidepid=2"))
+	empty := b.String("")
+	attr := make([]byte, 32) // struct mount_attr
+	binary.LittleEndian.PutUint64(attr, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	ro := b.Bytes(attr)
+	for _, p := range b.plan.ProcReadOnly {
+		tree, name := b.NewSlot(), b.String(p)
+		b.Call("proc", "open_tree("+p+", CLONE)", unix.SYS_OPEN_TREE, at(), name, initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Save(tree)
+		b.Call("proc", "mount_setattr("+p+", RDONLY)", unix.SYS_MOUNT_SETATTR, b.Saved(tree), empty, initproc.Value(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), ro, initproc.Value(32))
+		b.Call("proc", "move_mount to "+p, unix.SYS_MOVE_MOUNT, b.Saved(tree), empty, at(), name, initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	}
+	null := b.String("/dev/null")
+	for _, p := range b.plan.ProcMasked {
+		b.Call("proc", "mount /dev/null on "+p, unix.SYS_MOUNT, null, b.String(p), zero(), initproc.Value(unix.MS_BIND), zero())
+	}
+	if b.m.ruleset == nil {
+		return
+	}
+	rule := b.Bytes(landlock.PathBeneath(landlock.Rights(landlock.Proc, b.plan.LandlockABI, true)))
+	b.Call("landlock", "open(/proc, O_PATH)", unix.SYS_OPENAT, at(), b.String("/proc"), initproc.Value(unix.O_PATH|unix.O_CLOEXEC), zero()).Save(b.Slot(rule, landlock.ParentFDOffset))
+	b.Call("landlock", "landlock_add_rule(/proc)", landlock.SysAddRule, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RulePathBeneath), rule, zero())
+}
+
+func (b *builder) sealRoot() {
+	attr := make([]byte, 32)
+	binary.LittleEndian.PutUint64(attr, unix.MOUNT_ATTR_RDONLY)
+	b.Call("mount", "mount_setattr(/, RDONLY)", unix.SYS_MOUNT_SETATTR, at(), b.String("/"), zero(), b.Bytes(attr), initproc.Value(32))
+	b.Call("mount", "chdir("+b.plan.Dir+")", unix.SYS_CHDIR, b.String(b.plan.Dir))
+}
+
+func (b *builder) limits() {
+	for _, l := range b.plan.Rlimits {
+		v := make([]byte, 16)
+		binary.LittleEndian.PutUint64(v, l.Value)
+		binary.LittleEndian.PutUint64(v[8:], l.Value)
+		b.Call("limits", fmt.Sprintf("prlimit(%s, %d)", l.Name, l.Value), unix.SYS_PRLIMIT64, zero(), initproc.Value(l.resource), b.Bytes(v), zero())
+	}
+}
+
+// Securebits of a process that never regains capabilities by uid or execve:
+// NOROOT, NO_SETUID_FIXUP, both locked, and KEEP_CAPS locked off (capabilities(7)).
+const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5
+
+func (b *builder) identity() {
+	identitySteps(b.Program, "identity", b.plan.Identity.UID, b.plan.Identity.GID, b.plan.off("caps"))
+	b.Call("identity", "prctl(PR_SET_NO_NEW_PRIVS)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NO_NEW_PRIVS), initproc.Value(1), zero(), zero(), zero())
+}
+
+// identitySteps give up groups, ids and every capability, in the one order that works.
+func identitySteps(p *initproc.Program, stage string, uid, gid int, keepCaps bool) {
+	p.Call(stage, "setgroups(0)", unix.SYS_SETGROUPS, zero(), zero())
+	if keepCaps { // test seam: the second layer is shown to hold alone
+		p.Call(stage, "prctl(PR_SET_SECUREBITS, NO_SETUID_FIXUP)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_SECUREBITS), initproc.Value(1<<2), zero(), zero(), zero())
+	} else {
+		p.Call(stage, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)", unix.SYS_PRCTL, initproc.Value(unix.PR_CAP_AMBIENT), initproc.Value(unix.PR_CAP_AMBIENT_CLEAR_ALL), zero(), zero(), zero())
+		p.Call(stage, "prctl(PR_SET_SECUREBITS, 0x2f)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_SECUREBITS), initproc.Value(secureBits), zero(), zero(), zero())
+	}
+	g, u := initproc.Value(gid), initproc.Value(uid)
+	p.Call(stage, fmt.Sprintf("setresgid(%d)", gid), unix.SYS_SETRESGID, g, g, g)
+	p.Call(stage, fmt.Sprintf("setresuid(%d)", uid), unix.SYS_SETRESUID, u, u, u)
+	if keepCaps {
+		return
+	}
+	header := make([]byte, 8) // struct __user_cap_header_struct: version, pid 0
+	binary.LittleEndian.PutUint32(header, unix.LINUX_CAPABILITY_VERSION_3)
+	p.Call(stage, "capset({})", unix.SYS_CAPSET, p.Bytes(header), p.Bytes(make([]byte, 24)))
+}
+
+func (b *builder) restrict() {
+	if b.m.ruleset != nil && !b.plan.off("landlock") {
+		b.Call("landlock", "landlock_restrict_self()", landlock.SysRestrictSelf, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RestrictFlags(b.plan.LandlockABI)))
+	}
+	if !b.plan.off("seccomp") {
+		seccompStep(b.Program, "seccomp", b.m.filter)
+	}
+}
+
+func seccompStep(p *initproc.Program, stage string, filter []byte) {
+	prog := p.Words(initproc.Value(len(filter)/8), p.Bytes(filter)) // struct sock_fprog
+	p.Call(stage, fmt.Sprintf("seccomp(SET_MODE_FILTER, %d instructions)", len(filter)/8), unix.SYS_SECCOMP, initproc.Value(unix.SECCOMP_SET_MODE_FILTER), zero(), prog)
+}
+
+func (b *builder) exec() {
+	argv, env := b.Strings(b.plan.Argv), b.Strings(b.plan.Env)
+	for i, c := range b.plan.Candidates {
+		b.Exec("execve("+c+")", unix.SYS_EXECVE, i == 0, b.String(c), argv, env)
+	}
+}
+
+// guardianProgram is PID 1's lockdown: it brings lo up while it still may, and
+// then gives up everything.
+func guardianProgram(uid int, filter []byte, loUp bool) *initproc.Program {
+	p := &initproc.Program{}
+	p.Call("guardian", "prctl(PR_SET_NAME)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NAME), p.String("agentguard"), zero(), zero(), zero())
+	if loUp {
+		ifreq := make([]byte, 40) // struct ifreq: name, flags
+		copy(ifreq, "lo")
+		binary.LittleEndian.PutUint16(ifreq[16:], unix.IFF_UP|unix.IFF_RUNNING)
+		sock := p.NewSlot()
+		p.Call("guardian", "socket(AF_INET, SOCK_DGRAM)", unix.SYS_SOCKET, initproc.Value(unix.AF_INET), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), zero()).Save(sock)
+		p.Call("guardian", "ioctl(SIOCSIFFLAGS, lo up)", unix.SYS_IOCTL, p.Saved(sock), initproc.Value(unix.SIOCSIFFLAGS), p.Bytes(ifreq))
+		p.Call("guardian", "close(socket)", unix.SYS_CLOSE, p.Saved(sock))
+	}
+	identitySteps(p, "guardian", uid, uid, false)
+	p.Call("guardian", "prctl(PR_SET_DUMPABLE, 0)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_DUMPABLE), zero(), zero(), zero(), zero())
+	p.Call("guardian", "prctl(PR_SET_NO_NEW_PRIVS)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NO_NEW_PRIVS), initproc.Value(1), zero(), zero(), zero())
+	seccompStep(p, "guardian", filter)
+	return p
+}
+
+// existing keeps the paths that exist on this host.
+func existing(list []string) []string {
+	var out []string
+	for _, p := range list {
+		if _, err := os.Lstat(path.Clean(p)); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,388 @@
+package supervisor
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/seccomp"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// recorder turns what the sensor saw into the record's events, and decides who
+// refused what. It runs on the sensor's goroutine only, until finish.
+type recorder struct {
+	plan   *Plan
+	w      *trace.Writer
+	ev     trace.Event // reused
+	argv   [][]byte
+	args   bytes.Buffer // of an exec whose arguments come in parts
+	exec   bool         // ev holds an exec that waits for more arguments
+	denied denials
+	err    error // of the writer; the run goes on, the loss is counted
+
+	readErr error // of the sensor's ring
+
+	// hooked holds, by thread, the kind of act that a cgroup program has just
+	// refused: the EPERM of the same call, seen at its end, is not a second denial.
+	hooked map[uint32]trace.Kind
+}
+
+// event is the callback of bpf.Run.Read.
+func (r *recorder) event(b *bpf.Event) error {
+	if b.Type == bpf.ExecArgs {
+		r.moreArgs(b)
+		return nil
+	}
+	r.flushExec()
+	e := &r.ev
+	*e = trace.Event{Mono: b.Time, Phase: trace.PhaseCommand,
+		Proc: trace.Proc{Pid: b.TGID, Tid: b.TID, UID: b.UID, Start: b.Start}}
+	if b.Phase == bpf.Envelope {
+		e.Phase = trace.PhaseEnvelope
+	}
+	switch b.Type {
+	case bpf.Exec:
+		r.startExec(b)
+		return nil
+	case bpf.Fork:
+		e.Kind = trace.KindFork
+		e.Child = trace.Proc{Pid: b.Fork.TGID, Tid: b.Fork.TID, NSPid: b.Fork.NSPID, Start: b.Fork.Start}
+	case bpf.Exit:
+		r.exit(b)
+	case bpf.ExecFail:
+		r.call(b, trace.KindExecFail)
+	case bpf.Deny:
+		kind := denyKind(b.NR)
+		if have, ok := r.hooked[b.TID]; ok && b.Ret == -int64(unix.EPERM) {
+			delete(r.hooked, b.TID)
+			if have == kind {
+				return nil
+			}
+		}
+		r.call(b, kind)
+		r.judge(b)
+	default:
+		r.socket(b)
+	}
+	r.append()
+	return nil
+}
+
+func (r *recorder) append() {
+	if r.ev.Denied() {
+		r.denied.add(&r.ev)
+	}
+	if err := r.w.Append(&r.ev); err != nil && r.err == nil {
+		r.err = err
+	}
+}
+
+// appendOwn writes an event of the supervisor's own, once the sensor's reader
+// has ended.
+func (r *recorder) appendOwn(e *trace.Event) {
+	if err := r.w.Append(e); err != nil && r.err == nil {
+		r.err = err
+	}
+}
+
+func (r *recorder) startExec(b *bpf.Event) {
+	e := &r.ev
+	e.Kind = trace.KindExec
+	e.Proc.PPid, e.Proc.NSPid = b.Exec.PPID, b.Exec.NSPID
+	e.Path, e.PathSource = bytes.Clone(b.Exec.File), trace.PathKernel
+	e.DevMajor, e.DevMinor, e.Ino = unix.Major(b.Exec.Dev), unix.Minor(b.Exec.Dev), b.Exec.Inode
+	e.Argc, e.ArgvLen = b.Exec.Argc, uint64(b.Exec.ArgsLen)
+	r.args.Reset()
+	r.args.Write(b.Exec.Args)
+	r.exec = true
+}
+
+func (r *recorder) moreArgs(b *bpf.Event) {
+	if r.exec && r.ev.Proc.Pid == b.TGID {
+		r.args.Write(b.Exec.Args)
+	}
+}
+
+// flushExec writes an exec once all parts of its arguments have come.
+func (r *recorder) flushExec() {
+	if !r.exec {
+		return
+	}
+	r.exec = false
+	whole := uint64(r.args.Len()) >= r.ev.ArgvLen
+	rest := r.args.Bytes()
+	r.argv = r.argv[:0]
+	for len(rest) > 0 {
+		arg, tail, ended := bytes.Cut(rest, []byte{0})
+		if !ended && whole {
+			arg = rest
+		}
+		r.argv = append(r.argv, arg)
+		rest = tail
+	}
+	r.ev.Argv = r.argv
+	if whole {
+		r.ev.ArgvLen = 0
+	}
+	r.append()
+}
+
+func (r *recorder) exit(b *bpf.Event) {
+	e := &r.ev
+	e.Kind = trace.KindExit
+	if b.Exit.Status.Signaled() {
+		e.Signal, e.Core = int32(b.Exit.Status.Signal()), b.Exit.Status.CoreDump()
+	} else {
+		e.ExitCode = int32(b.Exit.Status.ExitStatus())
+	}
+	e.UTime, e.STime, e.MaxRSS = b.Exit.Utime, b.Exit.Stime, b.Exit.MaxRSS
+}
+
+// call fills in a system call that failed.
+func (r *recorder) call(b *bpf.Event, kind trace.Kind) {
+	e := &r.ev
+	e.Kind, e.Syscall, e.SyscallNr = kind, seccomp.Name(b.NR), int32(b.NR)
+	if b.Ret < 0 {
+		e.Errno = int32(-b.Ret)
+	}
+	if len(b.Call.Path) > 0 {
+		e.Path, e.PathSource = b.Call.Path, trace.PathUser
+		if b.Flags&bpf.Truncated != 0 {
+			e.PathLen = uint32(len(b.Call.Path)) + 1 // at least: the sensor does not know the rest
+		}
+	} else if b.Flags&bpf.Unreadable != 0 {
+		e.PathSource = trace.PathUnreadable
+	}
+	e.To = b.Call.Path2
+	if len(b.Call.Addr) > 0 {
+		r.sockaddr(b.Call.Addr)
+	}
+	e.Flags = b.Call.Args[1]
+	if kind == trace.KindOpen {
+		e.Flags = openFlags(b)
+		e.Access = trace.AccessOf(e.Flags)
+		if e.Flags&unix.O_CREAT != 0 {
+			e.Kind = trace.KindCreate
+		}
+	}
+}
+
+func openFlags(b *bpf.Event) uint64 {
+	switch seccomp.Name(b.NR) {
+	case "open":
+		return b.Call.Args[1]
+	case "creat":
+		return unix.O_CREAT | unix.O_WRONLY
+	case "openat":
+		return b.Call.Args[2]
+	}
+	return 0 // openat2: flags are in memory
+}
+
+// sockaddr decodes a raw struct sockaddr from user memory.
+func (r *recorder) sockaddr(raw []byte) {
+	e := &r.ev
+	if len(raw) < 2 {
+		return
+	}
+	switch family := int(raw[0]) | int(raw[1])<<8; {
+	case family == unix.AF_INET && len(raw) >= 8:
+		e.Family, e.Port = "inet", uint16(raw[2])<<8|uint16(raw[3])
+		e.Addr = netip.AddrFrom4([4]byte(raw[4:8]))
+	case family == unix.AF_INET6 && len(raw) >= 24:
+		e.Family, e.Port = "inet6", uint16(raw[2])<<8|uint16(raw[3])
+		e.Addr = netip.AddrFrom16([16]byte(raw[8:24]))
+	case family == unix.AF_UNIX:
+		e.Family, e.PathSource = "unix", trace.PathUser
+		e.Path = raw[2:]
+		if len(e.Path) > 0 && e.Path[0] != 0 {
+			e.Path, _, _ = bytes.Cut(e.Path, []byte{0})
+		}
+	default:
+		e.Family = familyName(family)
+	}
+}
+
+func familyName(f int) string {
+	switch f {
+	case unix.AF_UNIX:
+		return "unix"
+	case unix.AF_INET:
+		return "inet"
+	case unix.AF_INET6:
+		return "inet6"
+	case unix.AF_NETLINK:
+		return "netlink"
+	case unix.AF_PACKET:
+		return "packet"
+	case unix.AF_VSOCK:
+		return "vsock"
+	}
+	return fmt.Sprintf("family-%d", f)
+}
+
+func protoName(p uint16) string {
+	switch p {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_MPTCP:
+		return "mptcp"
+	case unix.IPPROTO_UDPLITE:
+		return "udplite"
+	case 0:
+		return ""
+	}
+	return fmt.Sprintf("proto-%d", p)
+}
+
+// socket fills in what a cgroup program judged: the kernel's own values.
+func (r *recorder) socket(b *bpf.Event) {
+	e := &r.ev
+	s := &b.Socket
+	e.Kind = map[bpf.Hook]trace.Kind{0: trace.KindListen, bpf.HookConnect: trace.KindConnect, bpf.HookSendmsg: trace.KindSend,
+		bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend}[s.Hook]
+	e.Family, e.Proto, e.Addr, e.Port = familyName(int(s.Family)), protoName(s.Protocol), s.Addr, s.Port
+	if b.Type == bpf.Unix {
+		e.Path, e.PathSource = s.Text, trace.PathKernel
+	}
+	e.Verdict = trace.VerdictAllow
+	if !s.Allowed && b.Type != bpf.Listen {
+		e.Verdict, e.Layer, e.Certainty, e.Errno = trace.VerdictDeny, trace.LayerBPF, trace.Certain, int32(unix.EPERM)
+		e.Rule, e.RuleSource = "network.egress", "default"
+		if s.Hook == bpf.HookBind {
+			e.Rule = "network.listen"
+		}
+		if s.Hook != bpf.HookEgress {
+			if r.hooked == nil {
+				r.hooked = map[uint32]trace.Kind{}
+			}
+			r.hooked[b.TID] = e.Kind
+		}
+	}
+}
+
+// pathKinds maps refused system calls to the kind of their act.
+var pathKinds = map[string]trace.Kind{
+	"open": trace.KindOpen, "openat": trace.KindOpen, "openat2": trace.KindOpen, "creat": trace.KindCreate,
+	"mknod": trace.KindCreate, "mknodat": trace.KindCreate,
+	"unlink": trace.KindUnlink, "unlinkat": trace.KindUnlink, "rmdir": trace.KindUnlink,
+	"rename": trace.KindRename, "renameat": trace.KindRename, "renameat2": trace.KindRename,
+	"link": trace.KindLink, "linkat": trace.KindLink, "symlink": trace.KindLink, "symlinkat": trace.KindLink,
+	"mkdir": trace.KindMkdir, "mkdirat": trace.KindMkdir, "truncate": trace.KindTruncate, "ftruncate": trace.KindTruncate,
+	"chmod": trace.KindChmod, "fchmod": trace.KindChmod, "fchmodat": trace.KindChmod, "fchmodat2": trace.KindChmod,
+	"chown": trace.KindChown, "lchown": trace.KindChown, "fchown": trace.KindChown, "fchownat": trace.KindChown,
+	"setxattr": trace.KindSetxattr, "lsetxattr": trace.KindSetxattr, "fsetxattr": trace.KindSetxattr,
+	"removexattr": trace.KindSetxattr, "lremovexattr": trace.KindSetxattr,
+	"connect": trace.KindConnect, "bind": trace.KindBind, "sendto": trace.KindSend, "sendmsg": trace.KindSend, "sendmmsg": trace.KindSend,
+	"socket": trace.KindSocket, "socketpair": trace.KindSocket, "kill": trace.KindSignal, "tkill": trace.KindSignal, "tgkill": trace.KindSignal,
+	"pidfd_send_signal": trace.KindSignal, "rt_sigqueueinfo": trace.KindSignal,
+	"execve": trace.KindExecFail, "execveat": trace.KindExecFail,
+}
+
+func denyKind(nr int) trace.Kind {
+	if k, ok := pathKinds[seccomp.Name(nr)]; ok {
+		return k
+	}
+	return trace.KindDeny
+}
+
+// judge says which layer refused a call, and what would allow it. The filter
+// is ours, so its answer is certain; a read-only mount is the only source of
+// EROFS inside; the rest is inferred from the errno and the plan.
+func (r *recorder) judge(b *bpf.Event) {
+	e := &r.ev
+	e.Verdict, e.Certainty = trace.VerdictDeny, trace.Inferred
+	if errno := seccompErrno(b, r.plan.SeccompExtra); errno != 0 && errno == e.Errno {
+		e.Layer, e.Certainty, e.Rule, e.RuleSource = trace.LayerSeccomp, trace.Certain, "process.seccomp_allow", "default"
+		if seccomp.Permissible(e.Syscall) {
+			e.Remedy = "process.seccomp_allow: [" + e.Syscall + "] in a policy file"
+		}
+		return
+	}
+	switch {
+	case e.Errno == int32(unix.EROFS):
+		e.Layer, e.Certainty = trace.LayerMount, trace.Certain
+	case e.Kind == trace.KindConnect || e.Kind == trace.KindSend || e.Kind == trace.KindBind || e.Kind == trace.KindSocket:
+		r.judgeSocket(b)
+		return
+	case e.Kind == trace.KindSignal:
+		e.Layer = trace.LayerDAC
+		if r.plan.LandlockABI >= 6 {
+			e.Layer = trace.LayerLandlock
+		}
+		return
+	case e.Errno == int32(unix.EACCES) && len(e.Path) > 0 && r.plan.LandlockABI > 0 && !r.granted(e):
+		e.Layer = trace.LayerLandlock
+	default:
+		e.Layer = trace.LayerDAC
+	}
+	r.blame(e)
+}
+
+func (r *recorder) judgeSocket(*bpf.Event) {
+	e := &r.ev
+	e.Layer, e.Rule, e.RuleSource = trace.LayerBPF, "network.egress", "default"
+	if e.Family == "unix" {
+		e.Layer, e.Rule = trace.LayerDAC, "network.unix"
+	}
+}
+
+// granted reports whether the view lets the command do what it tried at this
+// path, so that Landlock would not have been the one to refuse.
+func (r *recorder) granted(e *trace.Event) bool {
+	g := r.grantOf(string(e.Path))
+	return g != nil && (g.Access == "rw" || (!writes(e) && g.Access != "list"))
+}
+
+// grantOf returns the entry of the view that an absolute path lies in.
+func (r *recorder) grantOf(p string) *Entry {
+	if !path.IsAbs(p) {
+		return nil
+	}
+	p = path.Clean(p)
+	if i := slices.IndexFunc(r.plan.View, func(e Entry) bool { return e.At == p && e.mounted() }); i >= 0 {
+		return &r.plan.View[i]
+	}
+	return holder(r.plan.View, p)
+}
+
+func writes(e *trace.Event) bool {
+	return e.Kind != trace.KindOpen || e.Access == "w" || e.Access == "rw"
+}
+
+// blame names the clause that a denial follows from and the flag that would
+// change it. Credential paths get no such advice (trace.Advisable).
+func (r *recorder) blame(e *trace.Event) {
+	if len(e.Path) == 0 {
+		return
+	}
+	g := r.grantOf(string(e.Path))
+	if g == nil {
+		e.Rule, e.RuleSource, e.Remedy = clauseReadOnly, "default", trace.Remedy(e)
+		return
+	}
+	e.Rule, e.RuleSource, _ = strings.Cut(strings.TrimSuffix(g.Clause, ")"), " (")
+	if e.Layer == trace.LayerDAC {
+		return
+	}
+	e.Remedy = trace.Remedy(e)
+}
+
+// seccompErrno is what the run's filter answers to the call, or 0.
+func seccompErrno(b *bpf.Event, extra []string) int32 {
+	if b.Flags&bpf.Compat != 0 {
+		return 0
+	}
+	return int32(seccomp.Decide(b.NR, b.Call.Args, extra).Errno())
+}

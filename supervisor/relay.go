@@ -1,0 +1,213 @@
+package supervisor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is the outcome of one relayed output stream.
+type Stream struct {
+	Name   string `json:"name"`   // "stdout", "stderr", or "stdout" for both when they are one file
+	Total  int64  `json:"bytes"`  // what the command wrote
+	Kept   int64  `json:"kept"`   // in the record
+	Passed int64  `json:"passed"` // to the caller
+	SHA256 string `json:"sha256"` // of all that was written
+	Error  string `json:"error,omitempty"`
+}
+
+// budget is the number of bytes that stdout and stderr share; -1 is no bound.
+type budget struct {
+	mu   sync.Mutex
+	left int64
+}
+
+// take returns how many of n bytes are still within the budget.
+func (b *budget) take(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left < 0 {
+		return n
+	}
+	got := min(int64(n), b.left)
+	b.left -= got
+	return int(got)
+}
+
+// relay copies what the command writes to the caller and into the record. The
+// command never holds a descriptor of the caller's.
+type relay struct {
+	Stream
+	from   *os.File // our end of the pipe
+	to     *os.File // the caller's, or nil when it takes no more
+	record io.Writer
+	sum    hash.Hash
+	keep   *budget // of the record
+	pass   *budget // of the caller's copy; nil: everything
+}
+
+// relayChunk is what is read at once: a pipe's default size (pipe(7)).
+const relayChunk = 64 << 10
+
+// run copies until end of file: until no process of the run holds the pipe.
+func (r *relay) run() {
+	r.sum = sha256.New()
+	buf := make([]byte, relayChunk)
+	for {
+		n, err := r.from.Read(buf)
+		if n > 0 {
+			r.chunk(buf[:n])
+		}
+		if err != nil {
+			if err != io.EOF && !errors.Is(err, os.ErrClosed) {
+				r.Error = err.Error()
+			}
+			break
+		}
+		if r.to == nil && r.pass == nil { // the reader is gone: the command gets SIGPIPE, as without us
+			break
+		}
+	}
+	r.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
+}
+
+func (r *relay) chunk(b []byte) {
+	r.Total += int64(len(b))
+	r.sum.Write(b)
+	if n := r.keep.take(len(b)); n > 0 {
+		if _, err := r.record.Write(b[:n]); err != nil && r.Error == "" {
+			r.Error = "record: " + err.Error()
+		} else if err == nil {
+			r.Kept += int64(n)
+		}
+	}
+	if r.to == nil {
+		return
+	}
+	n := len(b)
+	if r.pass != nil {
+		n = r.pass.take(n)
+	}
+	if n == 0 {
+		return
+	}
+	w, err := r.to.Write(b[:n])
+	r.Passed += int64(w)
+	if err != nil {
+		r.to = nil
+		if !errors.Is(err, unix.EPIPE) {
+			r.Error = err.Error()
+		}
+	}
+}
+
+// stdio is the command's side of the relay and ours.
+type stdio struct {
+	childIn, childOut, childErr *os.File // given to the command, then closed here
+	in                          *os.File // our end of stdin, nil when the command's is /dev/null
+	outs                        []*relay
+	wait                        sync.WaitGroup
+}
+
+// newStdio makes the pipes. stdout and stderr share one pipe when the caller's
+// are one open file, so that the order of writes holds.
+func newStdio(stdin bool, stdout, stderr *os.File) (*stdio, error) {
+	s := &stdio{}
+	var err error
+	if stdin {
+		s.childIn, s.in, err = os.Pipe()
+	} else {
+		s.childIn, err = os.Open(os.DevNull)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &relay{Stream: Stream{Name: "stdout"}, to: stdout}
+	if out.from, s.childOut, err = os.Pipe(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.outs = []*relay{out}
+	if sameFile(stdout, stderr) {
+		s.childErr = s.childOut
+		return s, nil
+	}
+	e := &relay{Stream: Stream{Name: "stderr"}, to: stderr}
+	if e.from, s.childErr, err = os.Pipe(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.outs = append(s.outs, e)
+	return s, nil
+}
+
+// kcmpFile is KCMP_FILE of kcmp(2): do two descriptors share one open file?
+const kcmpFile = 0
+
+func sameFile(a, b *os.File) bool {
+	pid := uintptr(unix.Getpid())
+	same, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, a.Fd(), b.Fd(), 0)
+	return errno == 0 && same == 0
+}
+
+// start begins to copy. stdin is read from the caller until end of file; what
+// the command does not read before it ends is lost, as with ssh(1).
+func (s *stdio) start(stdin *os.File, limits Limits, files map[string]*os.File) {
+	keep := &budget{left: limits.Stdout}
+	var pass *budget
+	if limits.CutHere {
+		pass = &budget{left: limits.Stdout}
+	}
+	for _, r := range s.outs {
+		r.keep, r.pass, r.record = keep, pass, files[r.Name]
+		s.wait.Go(r.run)
+	}
+	if s.in != nil {
+		go func(w *os.File) { // ends with the process when the caller never closes its end
+			_, _ = io.Copy(w, stdin) // EPIPE: the command is gone, and so is its interest
+			w.Close()
+		}(s.in)
+		s.in = nil
+	}
+}
+
+// closeChild closes the command's ends, so that end of file can be seen.
+func (s *stdio) closeChild() error {
+	if s.childErr == s.childOut {
+		s.childErr = nil
+	}
+	var errs []error
+	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	s.childIn, s.childOut, s.childErr = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// finish waits for the copies: the run is dead, so the pipes are at their end.
+func (s *stdio) finish() []Stream {
+	s.wait.Wait()
+	var out []Stream
+	for _, r := range s.outs {
+		out = append(out, r.Stream)
+	}
+	return out
+}
+
+// Close releases everything that start did not hand out.
+func (s *stdio) Close() error {
+	errs := []error{s.closeChild()}
+	if s.in != nil {
+		errs = append(errs, s.in.Close())
+	}
+	for _, r := range s.outs {
+		errs = append(errs, r.from.Close())
+	}
+	return errors.Join(errs...)
+}

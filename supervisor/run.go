@@ -1,0 +1,301 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/cgroup"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/seccomp"
+	"github.com/agentguard/agentguard/policy"
+	initproc "github.com/agentguard/agentguard/supervisor/init"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// Config is one command to run.
+type Config struct {
+	Policy  *policy.Policy
+	Argv    []string // program and arguments; at least one
+	Environ []string // the caller's environment, from which the policy picks
+
+	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
+
+	StateDir string           // "" is the default of the user
+	Signals  <-chan os.Signal // forwarded to the command; nil: none
+	Log      zerolog.Logger   // the operational log, never the record
+}
+
+// Run is a command made ready: everything is decided, nothing has started.
+type Run struct {
+	cfg     Config
+	caller  Caller
+	host    *Host
+	grants  *grants
+	state   *runs.State
+	uid     *uidSlot
+	plan    *Plan
+	filter  []byte
+	release releases
+
+	id      string
+	dir     *runs.RunDir
+	files   map[string]*os.File
+	stdio   *stdio
+	leaf    *cgroup.Leaf
+	views   map[string]*os.File // the leaf's directories, shown inside
+	sensor  *bpf.Run
+	proc    *initproc.Process
+	calls   *initproc.Program // the command's
+	rec     *recorder
+	drained sync.WaitGroup
+	timing  timing
+	kept    bool // the run's directory holds a record of a command
+}
+
+// runtimeDir and parentName are variables of a build, not of a run: tests of
+// layers that are switched off use others, so that they share nothing.
+func runtimeDir() string {
+	if len(seams()) > 0 {
+		return RuntimeDir + "-seam"
+	}
+	return RuntimeDir
+}
+
+// Prepare decides everything about a run and changes nothing but agentguard's
+// own directories. The caller must call Close.
+func Prepare(cfg Config) (*Run, error) {
+	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}}
+	r.timing.start()
+	for _, step := range []func() error{
+		r.who,       // whose authority bounds the run
+		r.openPaths, // every granted path, with the caller's ids
+		r.probe,     // what this host can enforce; debris of dead runs is swept
+		r.openState, // where the record goes, out of reach of every grant
+		r.identify,  // who the command runs as
+		r.decide,    // the plan
+	} {
+		if err := step(); err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+	}
+	r.timing.mark("prepared")
+	return r, nil
+}
+
+// Plan is what the run will do.
+func (r *Run) Plan() *Plan { return r.plan }
+
+// Close releases everything; it may be called at any point and twice.
+func (r *Run) Close() error { return r.release.run() }
+
+func (r *Run) who() error {
+	if len(r.cfg.Argv) == 0 || r.cfg.Argv[0] == "" {
+		return &Refusal{What: "no command", Remedy: "give one after --, as in agentguard exec -- make test"}
+	}
+	var err error
+	r.caller, err = CurrentCaller(func(name string) string { return lookupEnv(r.cfg.Environ, name) })
+	return err
+}
+
+func (r *Run) openPaths() error {
+	g, err := openGrants(r.cfg.Policy, r.caller)
+	r.grants = g
+	r.release.push("grants", func() error {
+		var list []Opened
+		for _, e := range g.entries {
+			list = append(list, *e.open)
+		}
+		return closeAll(list)
+	})
+	return err
+}
+
+func (r *Run) probe() error {
+	parent := cgroup.DefaultParent
+	if len(seams()) > 0 {
+		parent += "-seam"
+	}
+	h, err := probeHost(parent, runtimeDir())
+	if err != nil {
+		return err
+	}
+	r.host = h
+	r.release.push("host", h.Close)
+	if e := reached(r.grants.entries, machineDirs(runtimeDir())[:1]); e != nil {
+		return &Refusal{What: e.From + " holds agentguard's pinned programs and locks", Clause: e.Clause, Remedy: "remove the grant"}
+	}
+	return nil
+}
+
+func (r *Run) openState() error {
+	path := r.cfg.StateDir
+	if path == "" {
+		var err error
+		if path, err = runs.DefaultPath(os.Getuid(), os.Getenv); err != nil {
+			return &Refusal{What: err.Error()}
+		}
+	}
+	s, err := runs.OpenState(path, os.Getuid())
+	if err != nil {
+		return &Refusal{What: err.Error()}
+	}
+	r.state = s
+	r.release.push("state", s.Close)
+	for i := range r.grants.entries {
+		e := &r.grants.entries[i]
+		covered, err := s.Covers(int(e.open.File.Fd()))
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.From, err)
+		}
+		if covered {
+			return &Refusal{What: fmt.Sprintf("%s reaches the state directory %s, where the record is kept", e.From, s.Path()),
+				Clause: e.Clause, Remedy: "grant less, or keep records elsewhere with --state DIR"}
+		}
+	}
+	return r.sweep()
+}
+
+// sweep removes what killed supervisors left behind.
+func (r *Run) sweep() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	swept, err := r.host.parent.Sweep(ctx, func(id string) bool { return alive(runtimeDir(), id) })
+	for _, id := range swept {
+		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
+		_ = os.Remove(lockPath(runtimeDir(), id))
+	}
+	if err != nil {
+		return fmt.Errorf("sweeping after a dead supervisor: %w", err)
+	}
+	return nil
+}
+
+func (r *Run) identify() error {
+	id, err := chooseIdentity(r.cfg.Policy, r.caller, r.grants.owner)
+	if err != nil {
+		return err
+	}
+	if id.Own {
+		if r.uid, err = takeUID(runtimeDir()); err != nil {
+			return err
+		}
+		r.release.push("uid", r.uid.Close)
+		id.UID, id.GID = r.uid.uid(), r.uid.uid()
+	}
+	r.filter, err = seccomp.Filter(names(r.cfg.Policy.SeccompAllow))
+	if err != nil {
+		return &Refusal{What: err.Error(), Clause: "process.seccomp_allow", Remedy: "correct the list"}
+	}
+	r.plan = &Plan{Identity: id}
+	return nil
+}
+
+func names(list []policy.Text) []string {
+	var out []string
+	for _, t := range list {
+		out = append(out, t.Value)
+	}
+	return out
+}
+
+func (r *Run) decide() error {
+	p, err := newPlan(planInput{
+		policy: r.cfg.Policy, host: r.host, grants: r.grants, argv: r.cfg.Argv,
+		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter,
+	})
+	if err != nil {
+		return err
+	}
+	r.plan = p
+	if slices.ContainsFunc(p.View, func(e Entry) bool { return e.IDMap }) && !exists("/proc/self/ns/user") {
+		return &Refusal{What: "this kernel has no user namespaces, so a directory of root's cannot be shown writable to the run's own user",
+			Remedy: "use --mode ro, or give the directory to a user"}
+	}
+	return nil
+}
+
+// Execute runs the command and returns its result. The steps of a run, in
+// order; each pushes what it has to release, and any failure kills what was
+// born and releases all of it.
+func (r *Run) Execute(ctx context.Context) (*runs.Result, error) {
+	started := time.Now()
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"record", r.openRecord},   // run directory, trace, output copies
+		{"stdio", r.openStdio},     // pipes: no descriptor of the caller's goes in
+		{"cgroup", r.makeLeaf},     // a fresh leaf, limits written
+		{"sensor", r.startSensor},  // everything born into the leaf is seen from here on
+		{"birth", r.birth},         // PID 1 and PID 2 exist; meanwhile the mounts are made
+		{"envelope", r.envelope},   // the list of calls of program.go, canary, execve
+		{"running", r.startRelays}, // output flows, signals are forwarded
+	} {
+		if err := step.do(); err != nil {
+			return nil, r.fail(step.name, err)
+		}
+		r.timing.mark(step.name)
+	}
+	end := r.watch(ctx)
+	r.timing.mark("ended")
+	return r.finish(started, end)
+}
+
+// fail ends a run that could not start: whatever was born dies here, and the
+// run's directory, which holds no record of a command, goes.
+func (r *Run) fail(step string, err error) error {
+	r.cfg.Log.Error().Str("step", step).Err(err).Msg("the run could not start")
+	if cerr := r.release.run(); cerr != nil {
+		r.cfg.Log.Error().Err(cerr).Msg("clean-up")
+	}
+	return r.explain(err)
+}
+
+// explain turns the failure of a step of the envelope into a refusal with the
+// right exit status.
+func (r *Run) explain(err error) error {
+	var se *initproc.StepError
+	if !errors.As(err, &se) {
+		return err
+	}
+	name := trace.Quote(r.plan.Argv[0])
+	switch {
+	case se.Step.Stage == "exec" && errors.Is(se.Errno, unix.ENOENT):
+		return &Refusal{Status: StatusNotFound, What: name + " was not found inside", Remedy: r.whereOnHost()}
+	case se.Step.Stage == "exec":
+		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: execHint(se.Errno)}
+	case se.Step.Want != 0:
+		return &Refusal{What: "the canary found a layer that does not bite", Err: err, Remedy: "nothing was run; see agentguard doctor"}
+	}
+	return &Refusal{What: "the envelope could not be put on", Err: err, Remedy: "nothing was run; see agentguard doctor"}
+}
+
+func execHint(errno error) string {
+	if errors.Is(errno, unix.ENOEXEC) {
+		return "it is neither a program for this machine nor a script with a #! line; name the interpreter"
+	}
+	return ""
+}
+
+// whereOnHost says where the host has the program, and which flag shows it.
+func (r *Run) whereOnHost() string {
+	var found string
+	_ = r.caller.as(func() error {
+		found, _ = exec.LookPath(r.plan.Argv[0])
+		return nil
+	})
+	if found == "" || visible(r.plan.View, found) {
+		return "the host does not have it either on this PATH"
+	}
+	return fmt.Sprintf("the host has it as %s; show its directory with --ro %s", trace.Quote(found), trace.Quote(dirOf(found)))
+}

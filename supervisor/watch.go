@@ -1,0 +1,166 @@
+package supervisor
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/runs"
+)
+
+// Grace is how long a command may take to end after SIGTERM before it is killed.
+const Grace = 2 * time.Second
+
+// watch waits for the end of the run: the command's own, or one of the limits
+// that need a supervisor (wall clock, cpu, and memory on v1), or a signal.
+func (r *Run) watch(ctx context.Context) exited {
+	w := watcher{r: r, ended: make(chan exited, 1), begun: time.Now()}
+	go func() {
+		exit, err := r.proc.Wait()
+		w.ended <- exited{exit: exit, err: err}
+	}()
+	oom := w.watchMemory()
+	if oom != nil {
+		defer oom()
+	}
+	return w.loop(ctx)
+}
+
+type watcher struct {
+	r      *Run
+	ended  chan exited
+	oom    chan struct{}
+	begun  time.Time
+	reason string // why the run is being ended
+	kill   <-chan time.Time
+}
+
+func (w *watcher) loop(ctx context.Context) exited {
+	var wall <-chan time.Time
+	if n := w.r.plan.Limits.Wall; n >= 0 {
+		wall = time.After(time.Duration(n))
+	}
+	cpu := w.nextCPU()
+	for {
+		select {
+		case e := <-w.ended:
+			if e.reason = w.reason; e.reason == "" && e.err != nil && w.r.leaf.OOMKills() > 0 {
+				e.reason = runs.ReasonMemory // v2: memory.oom.group took PID 1 too
+			}
+			e.after = time.Since(w.begun)
+			return e
+		case <-wall:
+			w.end(runs.ReasonWall, Grace)
+		case <-cpu:
+			if w.overCPU() {
+				w.end(runs.ReasonCPU, 0)
+			}
+			cpu = w.nextCPU()
+		case <-w.oom:
+			if w.r.leaf.OOMKills() > 0 {
+				w.end(runs.ReasonMemory, 0)
+			}
+		case sig := <-w.r.cfg.Signals:
+			w.forward(sig)
+		case <-ctx.Done():
+			w.end(runs.ReasonError, Grace)
+			ctx = context.Background()
+		case <-w.kill:
+			w.hangup()
+		}
+	}
+}
+
+// end asks the command to end and kills the run when the grace is over.
+func (w *watcher) end(reason string, grace time.Duration) {
+	if w.reason == "" {
+		w.reason = reason
+	}
+	if grace == 0 {
+		w.hangup()
+		return
+	}
+	w.r.signalCommand(unix.SIGTERM)
+	if w.kill == nil {
+		w.kill = time.After(grace)
+	}
+}
+
+// hangup closes the lifeline: PID 1 leaves, and the kernel kills the rest.
+func (w *watcher) hangup() {
+	if err := w.r.proc.Hangup(); err != nil {
+		w.r.cfg.Log.Error().Err(err).Msg("lifeline")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	if err := w.r.leaf.Kill(ctx); err != nil {
+		w.r.cfg.Log.Error().Err(err).Msg("kill")
+	}
+}
+
+// forward passes a signal on. Signals that ask to end start the grace period;
+// the second of a kind ends it.
+func (w *watcher) forward(s os.Signal) {
+	sig, ok := s.(unix.Signal)
+	if !ok {
+		return
+	}
+	w.r.signalCommand(sig)
+	switch sig {
+	case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
+		if w.kill != nil {
+			w.hangup()
+		} else if sig != unix.SIGINT && sig != unix.SIGQUIT { // an interactive program may want to survive Ctrl-C
+			w.kill = time.After(5 * Grace)
+		}
+	}
+}
+
+// nextCPU is when the cpu limit can be met at the earliest: all CPUs busy from now on.
+func (w *watcher) nextCPU() <-chan time.Time {
+	n := w.r.plan.Limits.CPU
+	if n < 0 || w.reason != "" {
+		return nil
+	}
+	user, system, err := w.r.leaf.CPU()
+	if err != nil {
+		w.r.cfg.Log.Error().Err(err).Msg("cpu accounting")
+	}
+	left := time.Duration(n) - user - system
+	return time.After(min(max(left/time.Duration(cpus()), 10*time.Millisecond), time.Minute))
+}
+
+func (w *watcher) overCPU() bool {
+	user, system, err := w.r.leaf.CPU()
+	return err == nil && user+system >= time.Duration(w.r.plan.Limits.CPU)
+}
+
+// watchMemory starts the v1 out-of-memory watch and returns how to stop it.
+func (w *watcher) watchMemory() func() {
+	watch, err := w.r.leaf.WatchOOM()
+	if err != nil {
+		w.r.cfg.Log.Error().Err(err).Msg("out-of-memory watch")
+	}
+	if watch == nil {
+		return nil
+	}
+	w.oom = make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for watch.Wait() == nil {
+			select {
+			case w.oom <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return func() {
+		if err := watch.Close(); err != nil {
+			w.r.cfg.Log.Error().Err(err).Msg("out-of-memory watch")
+		}
+		<-done
+	}
+}
