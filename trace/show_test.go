@@ -77,6 +77,7 @@ func TestShow(t *testing.T) {
 	var b bytes.Buffer
 	s := newScript(t, &b)
 	sh, evil, kid := proc(4242, 0), proc(4243, 4242), proc(4250, 4243)
+	s.add(&Event{Kind: KindFork, Phase: PhaseEnvelope, Proc: proc(4000, 0), Child: sh})
 	s.add(&Event{Kind: KindCanary, Phase: PhaseEnvelope, Proc: sh, Probe: "open", Verdict: VerdictDeny, Errno: 13, Layer: LayerLandlock})
 	s.add(&Event{Kind: KindExec, Proc: sh, Path: []byte("/bin/sh"), Argv: args("sh", "-c", "make test; ./evil")})
 	s.add(&Event{Kind: KindFork, Proc: sh, Child: proc(4243, 0)})

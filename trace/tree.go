@@ -37,6 +37,7 @@ type process struct {
 	execs    []string // rendered images, oldest first
 	moreExec int
 	threads  int
+	launcher bool   // agentguard itself, which made the first process
 	begin    uint64 // ns; when it was first seen
 	end      *exit
 }
@@ -69,7 +70,11 @@ func (t *processes) add(e *Event) {
 }
 
 func (t *processes) fork(e *Event) {
+	known := len(t.all)
 	p := t.get(&e.Proc, e.Mono)
+	if p != nil && len(t.all) > known && e.Phase == PhaseEnvelope {
+		p.launcher = true // outside of the run: it has no other events
+	}
 	if e.Child.Pid == e.Proc.Pid {
 		if p != nil {
 			p.threads++
@@ -193,6 +198,9 @@ func (t *processes) write(w io.Writer) {
 
 func (p *process) lines() []string {
 	out := p.execs
+	if len(out) == 0 && p.launcher && p.end == nil {
+		return []string{"(agentguard)"}
+	}
 	if len(out) == 0 {
 		out = []string{"(no exec)"}
 	}
