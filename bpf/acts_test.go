@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -289,15 +290,23 @@ func actSeccomp([]string) error {
 	return nil
 }
 
-// actThreads ends many threads at once, and with them the process.
+// actThreads ends many threads at once, and half of them with the process.
 func actThreads([]string) error {
-	for range 16 {
+	var born sync.WaitGroup
+	end := make(chan struct{})
+	for i := range 16 {
+		born.Add(1)
 		go func() {
 			runtime.LockOSThread()
-			time.Sleep(20 * time.Millisecond)
+			born.Done()
+			<-end
+			if i%2 == 0 {
+				runtime.UnlockOSThread() // the thread stays
+			}
 		}()
 	}
-	time.Sleep(60 * time.Millisecond)
+	born.Wait()
+	close(end)
 	return nil
 }
 

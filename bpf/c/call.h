@@ -30,6 +30,7 @@ struct {
 
 #if defined(__TARGET_ARCH_x86)
 #define TS_COMPAT 2
+#define NR_SIGRETURN 15
 
 INLINE s32 call_number(struct pt_regs *regs)
 {
@@ -54,6 +55,7 @@ INLINE bool8 is_compat(void)
 }
 #else
 #define TIF_32BIT 22
+#define NR_SIGRETURN 139
 
 INLINE s32 call_number(struct pt_regs *regs)
 {
@@ -211,9 +213,8 @@ INLINE void report_listen(const struct member *m, struct pt_regs *regs, s32 nr)
 	emit(m, &ev.h, sizeof(ev));
 }
 
-INLINE void on_call(const struct member *m, struct pt_regs *regs, s64 ret)
+INLINE void on_known_call(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr)
 {
-	s32 nr = call_number(regs);
 	u32 index = (u32)nr < CALLS - 1 && !is_compat() ? nr : CALLS - 1;
 	u8 flags = calls[index & (CALLS - 1)].flags;
 
@@ -228,6 +229,21 @@ INLINE void on_call(const struct member *m, struct pt_regs *regs, s64 ret)
 		report_call(m, regs, ret, nr, EV_EXEC_FAIL);
 	else if (is_denial(ret, flags))
 		report_call(m, regs, ret, nr, EV_DENY);
+}
+
+/*
+ * on_call takes one call that returns. After a signal handler's sigreturn the
+ * kernel has forgotten the number and ret is what the interrupted code had in
+ * the register: counted, never judged.
+ */
+INLINE void on_call(const struct member *m, struct pt_regs *regs, s64 ret)
+{
+	s32 nr = call_number(regs);
+
+	if (nr == -1)
+		on_known_call(m, regs, 0, NR_SIGRETURN);
+	else
+		on_known_call(m, regs, ret, nr);
 }
 
 #endif
