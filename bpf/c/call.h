@@ -49,9 +49,7 @@ INLINE void call_args(struct pt_regs *regs, u64 *args)
 
 INLINE bool8 is_compat(void)
 {
-	struct task_struct *task = (void *)current_task();
-
-	return READ(task, thread_info.status) & TS_COMPAT;
+	return (current_task_btf()->thread_info.status & TS_COMPAT) != 0;
 }
 #else
 #define TIF_32BIT 22
@@ -74,9 +72,7 @@ INLINE void call_args(struct pt_regs *regs, u64 *args)
 
 INLINE bool8 is_compat(void)
 {
-	struct task_struct *task = (void *)current_task();
-
-	return (READ(task, thread_info.flags) >> TIF_32BIT) & 1;
+	return (current_task_btf()->thread_info.flags >> TIF_32BIT) & 1;
 }
 #endif
 

@@ -49,6 +49,8 @@ enum {
 	RING_AVAIL_DATA = 0,
 };
 
+struct task_struct;
+
 /* Helpers, by number (uapi/linux/bpf.h, __BPF_FUNC_MAPPER). All are in 6.1. */
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
@@ -66,6 +68,7 @@ static u64 (*const current_ancestor_cgroup_id)(int level) = (void *)123;
 static u64 (*const ktime_boot_ns)(void) = (void *)125;
 static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static u64 (*const ringbuf_query)(void *ring, u64 flags) = (void *)134;
+static struct task_struct *(*const current_task_btf)(void) = (void *)158; /* fields by plain loads, in tracing programs */
 static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)181;
 
 /* READ reads one field through a kernel pointer; zero where that fails. */
