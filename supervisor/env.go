@@ -29,7 +29,7 @@ func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool) []s
 	}
 	vars["PATH"] = visiblePath(from["PATH"], view)
 	for name, value := range from {
-		if slices.ContainsFunc(p.EnvAllow, func(t policy.Text) bool { return matchEnv(t.Value, name) }) {
+		if p.PassesEnv(name) {
 			vars[name] = value
 		}
 	}
@@ -41,14 +41,6 @@ func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool) []s
 		env = append(env, name+"="+vars[name])
 	}
 	return env
-}
-
-// matchEnv matches a name against an allowlist entry, "NAME" or "PREFIX*".
-func matchEnv(pattern, name string) bool {
-	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-		return strings.HasPrefix(name, prefix)
-	}
-	return pattern == name
 }
 
 // visiblePath keeps the absolute directories of PATH that the view shows.

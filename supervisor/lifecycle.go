@@ -78,7 +78,7 @@ func (r *Run) recordError(err error) error {
 }
 
 func (r *Run) openStdio() error {
-	s, err := newStdio(r.plan.Stdin != "null", r.cfg.Stdout, r.cfg.Stderr)
+	s, err := newStdio(r.plan.Stdin != "null", r.cfg.Stdout, r.cfg.Stderr, r.plan.Identity)
 	if err != nil {
 		return fmt.Errorf("pipes for the command: %w", err)
 	}

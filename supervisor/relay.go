@@ -110,26 +110,40 @@ func (r *relay) chunk(b []byte) {
 // stdio is the command's side of the relay and ours.
 type stdio struct {
 	childIn, childOut, childErr *os.File // given to the command, then closed here
-	in                          *os.File // our end of stdin, nil when the command's is /dev/null
+	in                          *os.File // our end of stdin, nil when the command gets none
 	outs                        []*relay
 	wait                        sync.WaitGroup
 }
 
+// pipe makes a pipe that belongs to the command's user: programs reopen their
+// streams by name (/dev/stdout), and the inode's mode is 0600.
+func pipe(id Identity) (r, w *os.File, err error) {
+	if r, w, err = os.Pipe(); err != nil {
+		return nil, nil, err
+	}
+	if err = r.Chown(id.UID, id.GID); err != nil {
+		return nil, nil, errors.Join(err, r.Close(), w.Close())
+	}
+	return r, w, nil
+}
+
 // newStdio makes the pipes. stdout and stderr share one pipe when the caller's
-// are one open file, so that the order of writes holds.
-func newStdio(stdin bool, stdout, stderr *os.File) (*stdio, error) {
+// are one open file, so that the order of writes holds. Without stdin the
+// command reads end of file at once.
+func newStdio(stdin bool, stdout, stderr *os.File, id Identity) (*stdio, error) {
 	s := &stdio{}
 	var err error
-	if stdin {
-		s.childIn, s.in, err = os.Pipe()
-	} else {
-		s.childIn, err = os.Open(os.DevNull)
-	}
-	if err != nil {
+	if s.childIn, s.in, err = pipe(id); err != nil {
 		return nil, err
 	}
+	if !stdin {
+		if err = s.in.Close(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.in = nil
+	}
 	out := &relay{Stream: Stream{Name: "stdout"}, to: stdout}
-	if out.from, s.childOut, err = os.Pipe(); err != nil {
+	if out.from, s.childOut, err = pipe(id); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.outs = []*relay{out}
@@ -138,7 +152,7 @@ func newStdio(stdin bool, stdout, stderr *os.File) (*stdio, error) {
 		return s, nil
 	}
 	e := &relay{Stream: Stream{Name: "stderr"}, to: stderr}
-	if e.from, s.childErr, err = os.Pipe(); err != nil {
+	if e.from, s.childErr, err = pipe(id); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.outs = append(s.outs, e)

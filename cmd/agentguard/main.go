@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
 )
 
@@ -54,13 +53,6 @@ func run(args []string) int {
 
 // say prints every line of an error as a line of ours.
 func say(err error) {
-	var list policy.Errors
-	if errors.As(err, &list) {
-		for _, e := range list {
-			fmt.Fprintln(os.Stderr, "agentguard:", e)
-		}
-		return
-	}
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprint(os.Stderr, "agentguard: ", strings.TrimSuffix(line, "\n"), "\n")
 	}

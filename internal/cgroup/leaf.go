@@ -98,11 +98,15 @@ func (l *Leaf) limit(lim Limits, extra int64, missing []string) error {
 	if lim.Tasks <= 0 || slices.Contains(missing, Pids) {
 		return nil
 	}
-	if dir := l.V1[Pids]; dir != "" { // only what joins is in it: not agentguard's own
-		return write(dir, "pids.max", strconv.FormatInt(lim.Tasks, 10))
+	dir, tasks := l.V1[Pids], lim.Tasks // only what joins is in it: not agentguard's own
+	if dir == "" {
+		dir, tasks = l.Path, lim.Tasks+extra
 	}
-	return write(l.Path, "pids.max", strconv.FormatInt(lim.Tasks+extra, 10))
+	return write(dir, "pids.max", strconv.FormatInt(min(tasks, pidMax), 10))
 }
+
+// pidMax is PID_MAX_LIMIT: no host has more tasks, and pids.max takes no more.
+const pidMax = 4 << 20
 
 // limitMemory sets the bound and keeps swap out of it. The files about swap are
 // there only if the kernel accounts for it.
