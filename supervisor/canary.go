@@ -30,7 +30,7 @@ func (b *builder) canary() {
 // probe adds one call that must fail and records it in the plan.
 func (b *builder) probe(layer, label string, errno, other unix.Errno, nr uintptr, args ...initproc.Arg) {
 	b.Call("canary", label+" ["+layer+"]", nr, args...).Refused(int(errno), int(other))
-	b.plan.Canary = append(b.plan.Canary, Probe{Layer: layer, Call: label, Errno: unix.ErrnoName(errno)})
+	b.plan.Canary = append(b.plan.Canary, Probe{Layer: layer, Call: label, Errno: unix.ErrnoName(errno), errno: errno})
 }
 
 // probeLandlock opens a world-readable file on a mount that is attached

@@ -39,7 +39,29 @@ func (r *Run) envelope() error {
 		return err
 	}
 	r.kept = true
+	r.recordCanary()
 	return nil
+}
+
+// recordCanary notes what the canary has just shown: execve was reached, so
+// every probe was refused as the plan says.
+func (r *Run) recordCanary() {
+	for _, p := range r.plan.Canary {
+		r.rec.appendOwn(&trace.Event{Kind: trace.KindCanary, Phase: trace.PhaseEnvelope, Mono: bootTime(),
+			Probe: p.Call, Layer: canaryLayer(p.Layer), Errno: int32(p.errno), Verdict: trace.VerdictDeny})
+	}
+}
+
+// canaryLayer is the record's word for a probe's layer: ids and capabilities
+// are ordinary permissions there.
+func canaryLayer(layer string) trace.Layer {
+	switch layer {
+	case "capabilities", "identity":
+		return trace.LayerDAC
+	case "netns":
+		return trace.LayerNone
+	}
+	return trace.Layer(layer)
 }
 
 // checkNamespaces compares PID 1's namespaces with ours: the canary inside

@@ -162,17 +162,19 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	}
 	sum := &trace.Event{Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
 		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: counts(stats)}
-	if werr := r.rec.w.Close(sum); werr != nil {
-		findings = append(findings, werr.Error())
+	if r.sensor == nil {
+		findings = append(findings, "no events: the gap `record` was accepted")
 	}
+	sum.Findings = findings
+	if werr := r.rec.w.Close(sum); werr != nil {
+		r.cfg.Log.Error().Err(werr).Msg("record")
+	}
+	verdict, why := r.rec.w.Judge()
 	res.Denials.Count = r.rec.denied.total
 	for i := range r.rec.denied.first {
 		res.Denials.First = append(res.Denials.First, runs.NewDenial(&r.rec.denied.first[i]))
 	}
-	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(trace.Complete), Records: sum.Records + 1, Lost: sum.Lost, Findings: findings}
-	if sum.Lost > 0 || len(findings) > 0 || r.sensor == nil {
-		res.Record.Verdict = string(trace.Incomplete)
-	}
+	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(verdict), Records: sum.Records + 1, Lost: sum.Lost, Findings: why}
 }
 
 // lossEvents puts every known loss into the record and returns what else makes

@@ -140,7 +140,7 @@ func (r *Run) startSensor() error {
 		return err
 	}
 	mono, wall := bootTime(), time.Now()
-	w := trace.NewWriter(unsynced{r.files[runs.TraceFile]}, trace.Options{MaxBytes: max(r.plan.Limits.Trace, 0), Mono: mono, Wall: wall, BootID: boot})
+	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{MaxBytes: max(r.plan.Limits.Trace, 0), Mono: mono, Wall: wall, BootID: boot})
 	r.rec = &recorder{plan: r.plan, w: w}
 	if r.host.programs == nil { // the gap "record" was accepted
 		return nil
@@ -153,13 +153,6 @@ func (r *Run) startSensor() error {
 	r.release.push("sensor", sensor.Close)
 	return nil
 }
-
-// unsynced hides Sync: the record's durability is the seal's business, and an
-// fsync here would cost more than the rest of the launch.
-type unsynced struct{ f *os.File }
-
-func (u unsynced) Write(b []byte) (int, error) { return u.f.Write(b) }
-func (u unsynced) Truncate(size int64) error   { return u.f.Truncate(size) }
 
 // bootTime is now on CLOCK_BOOTTIME, in nanoseconds.
 func bootTime() uint64 {

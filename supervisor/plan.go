@@ -84,6 +84,8 @@ type Probe struct {
 	Layer string `json:"layer"`
 	Call  string `json:"call"`
 	Errno string `json:"errno"`
+
+	errno unix.Errno
 }
 
 // planInput is what NewPlan decides from.

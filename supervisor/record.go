@@ -164,7 +164,6 @@ func (r *recorder) call(b *bpf.Event, kind trace.Kind) {
 	if len(b.Call.Addr) > 0 {
 		r.sockaddr(b.Call.Addr)
 	}
-	e.Flags = b.Call.Args[1]
 	if kind == trace.KindOpen {
 		e.Flags = openFlags(b)
 		e.Access = trace.AccessOf(e.Flags)
@@ -201,13 +200,18 @@ func (r *recorder) sockaddr(raw []byte) {
 		e.Addr = netip.AddrFrom16([16]byte(raw[8:24]))
 	case family == unix.AF_UNIX:
 		e.Family, e.PathSource = "unix", trace.PathUser
-		e.Path = raw[2:]
-		if len(e.Path) > 0 && e.Path[0] != 0 {
-			e.Path, _, _ = bytes.Cut(e.Path, []byte{0})
-		}
+		e.Path = sunPath(raw[2:])
 	default:
 		e.Family = familyName(family)
 	}
+}
+
+// sunPath cuts a pathname at its NUL; abstract names begin with one and count whole (unix(7)).
+func sunPath(text []byte) []byte {
+	if len(text) > 0 && text[0] != 0 {
+		text, _, _ = bytes.Cut(text, []byte{0})
+	}
+	return text
 }
 
 func familyName(f int) string {
@@ -254,7 +258,7 @@ func (r *recorder) socket(b *bpf.Event) {
 		bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend}[s.Hook]
 	e.Family, e.Proto, e.Addr, e.Port = familyName(int(s.Family)), protoName(s.Protocol), s.Addr, s.Port
 	if b.Type == bpf.Unix {
-		e.Path, e.PathSource = s.Text, trace.PathKernel
+		e.Path, e.PathSource = sunPath(s.Text), trace.PathKernel
 	}
 	e.Verdict = trace.VerdictAllow
 	if !s.Allowed && b.Type != bpf.Listen {
@@ -369,14 +373,20 @@ func (r *recorder) blame(e *trace.Event) {
 	}
 	g := r.grantOf(string(e.Path))
 	if g == nil {
-		e.Rule, e.RuleSource, e.Remedy = clauseReadOnly, "default", trace.Remedy(e)
+		e.Rule, e.RuleSource = clauseReadOnly, "default"
+		if e.Layer != trace.LayerDAC {
+			e.Remedy = trace.Remedy(e)
+		}
+		return
+	}
+	if g.system { // a part of every run's view: no grant of a path below it would be wise
+		e.Rule, e.RuleSource = clauseReadOnly, "default"
 		return
 	}
 	e.Rule, e.RuleSource, _ = strings.Cut(strings.TrimSuffix(g.Clause, ")"), " (")
-	if e.Layer == trace.LayerDAC {
-		return
+	if e.Layer != trace.LayerDAC {
+		e.Remedy = trace.Remedy(e)
 	}
-	e.Remedy = trace.Remedy(e)
 }
 
 // seccompErrno is what the run's filter answers to the call, or 0.

@@ -177,7 +177,7 @@ func (r *Run) sweep() error {
 	if err != nil {
 		return fmt.Errorf("sweeping after a dead supervisor: %w", err)
 	}
-	return nil
+	return r.state.Sweep(time.Minute) // directories that never became a run
 }
 
 func (r *Run) identify() error {

@@ -13,6 +13,9 @@ import (
 // Grace is how long a command may take to end after SIGTERM before it is killed.
 const Grace = 2 * time.Second
 
+// flushEvery bounds how much of the record a killed supervisor takes with it.
+const flushEvery = 100 * time.Millisecond
+
 // watch waits for the end of the run: the command's own, or one of the limits
 // that need a supervisor (wall clock, cpu, and memory on v1), or a signal.
 func (r *Run) watch(ctx context.Context) exited {
@@ -43,6 +46,8 @@ func (w *watcher) loop(ctx context.Context) exited {
 		wall = time.After(time.Duration(n))
 	}
 	cpu := w.nextCPU()
+	flush := time.NewTicker(flushEvery)
+	defer flush.Stop()
 	for {
 		select {
 		case e := <-w.ended:
@@ -61,6 +66,10 @@ func (w *watcher) loop(ctx context.Context) exited {
 		case <-w.oom:
 			if w.r.leaf.OOMKills() > 0 {
 				w.end(runs.ReasonMemory, 0)
+			}
+		case <-flush.C:
+			if err := w.r.rec.w.Flush(); err != nil {
+				w.r.cfg.Log.Error().Err(err).Msg("record")
 			}
 		case sig := <-w.r.cfg.Signals:
 			w.forward(sig)
