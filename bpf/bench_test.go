@@ -2,6 +2,8 @@ package bpf
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 )
@@ -59,6 +61,31 @@ func BenchmarkStartCloseAlone(b *testing.B) {
 		b.StopTimer()
 		time.Sleep(5 * time.Millisecond)
 		b.StartTimer()
+	}
+}
+
+// What a system call costs a process of no run while none lives, while one
+// lives, and a process of a run: ns a call, the least of ten rounds.
+func BenchmarkCall(b *testing.B) {
+	h := newHost(b)
+	p := h.open()
+	measure := func(name string, leaf *os.File) {
+		out, err := act(leaf, "time").Output()
+		ps := 0
+		if err == nil {
+			_, err = fmt.Sscanf(string(out), "getppid %d", &ps)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(ps)/1000, name)
+	}
+	for b.Loop() {
+		measure("native-ns", h.outside())
+		rec := h.start(p, RunConfig{})
+		measure("bystander-ns", h.outside())
+		measure("observed-ns", rec.leaf)
+		rec.finish(b)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,22 +66,24 @@ func lockPath(pinDir string, elem ...string) string {
 	return filepath.Join(append([]string{pinDir + ".lock"}, elem...)...)
 }
 
+// lockWait bounds the wait for a lock, which is held for milliseconds: a
+// supervisor that was stopped with it must not stop all others.
+const lockWait = 30 * time.Second
+
 // lockFile takes an exclusive flock on path, which it creates, and waits for it.
 func lockFile(path string) (unlock func(), err error) {
-	f, err := openLock(path)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+	for end := time.Now().Add(lockWait); ; time.Sleep(200 * time.Microsecond) {
+		f, err := tryLock(path)
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			return func() { f.Close() }, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%s is held by another process for more than %v", path, lockWait)
 		}
 	}
-	if err != nil {
-		return nil, errors.Join(&os.PathError{Op: "flock", Path: path, Err: err}, f.Close())
-	}
-	return func() { f.Close() }, nil
 }
 
 // tryLock returns nil where another process (or another run of this one) holds path.

@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // A child of the tests is this binary again, with the name of an act in this
@@ -87,10 +90,21 @@ func removeCgroup(dir string) error {
 
 func require(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+	testenv.Root(t)
+	if err := bpfError(); err != nil {
+		testenv.Missing(t, "bpf", err.Error())
 	}
 }
+
+// bpfError is why this kernel lets us load nothing at all. That our own
+// programs fail to load is a failure of the tests, not a reason to skip them.
+var bpfError = sync.OnceValue(func() error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return err
+	}
+	return m.Close()
+})
 
 // cgroupRoot finds the v2 hierarchy and the level of a directory directly below its root.
 func cgroupRoot(t testing.TB) (string, int) {
@@ -100,7 +114,7 @@ func cgroupRoot(t testing.TB) (string, int) {
 			return dir, 1
 		}
 	}
-	t.Skip("needs cgroup v2")
+	testenv.Missing(t, "cgroup", "no cgroup v2 hierarchy is mounted")
 	return "", 0
 }
 

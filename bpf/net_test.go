@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // lines runs an act in the run's leaf and returns the numbers it reports by name.
@@ -152,7 +154,7 @@ func TestUnixSockets(t *testing.T) {
 	h := newHost(t)
 	p := h.open()
 	if !p.UnixHooks() {
-		t.Skip("needs Linux 6.7")
+		testenv.Missing(t, "connect_unix", "needs Linux 6.7")
 	}
 	events, _ := h.observe(p, RunConfig{}, "unix")
 	var got []string

@@ -38,6 +38,7 @@ type Run struct {
 	event    Event
 	gaps     gapTracker
 	missed   uint64 // recursion misses before the run
+	entered  bool   // the entry in runs is ours
 	stopping atomic.Bool
 	closed   atomic.Bool
 }
@@ -73,6 +74,9 @@ func (r *Run) start(cfg RunConfig) error {
 		return err
 	}
 	defer unlock()
+	if _, err := os.Lstat(p.pin("runs")); err != nil {
+		return fmt.Errorf("the programs were replaced by those of another build: %w", err)
+	}
 	if r.slot, err = p.takeSlot(cfg.RingBytes); err != nil {
 		return err
 	}
@@ -96,6 +100,7 @@ func (r *Run) start(cfg RunConfig) error {
 	if err := p.runs.Update(r.id, value, ebpf.UpdateNoExist); err != nil {
 		return err
 	}
+	r.entered = true
 	return p.attachTracing(r)
 }
 
@@ -300,8 +305,10 @@ func (r *Run) Close() error {
 	}
 	p := r.programs
 	var errs []error
-	if err := p.runs.Delete(r.id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		errs = append(errs, err)
+	if r.entered {
+		if err := p.runs.Delete(r.id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	if r.reader != nil {
 		errs = append(errs, r.reader.Close())

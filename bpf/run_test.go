@@ -197,6 +197,9 @@ func TestStartRefusesBadConfig(t *testing.T) {
 	if _, err := p.Start(RunConfig{CgroupID: rec.run.id}); !errors.Is(err, ebpf.ErrKeyExist) {
 		t.Errorf("second run in one cgroup: %v", err)
 	}
+	if got := rec.lines(t, "egress"); got["lo-udp4"] != 0 || got["tcp4"] != int(unix.EPERM) {
+		t.Errorf("the first run was ended by it: %v", got)
+	}
 }
 
 // A killed supervisor's run stays bound and observed by nobody; when it is
@@ -369,6 +372,9 @@ func TestOlderBuild(t *testing.T) {
 		t.Errorf("beside a live run of another build: %v", err)
 	}
 	lock.Close()
+	if _, err := p.Start(RunConfig{CgroupID: 1}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a run with programs that are no longer pinned: %v", err)
+	}
 	h.open()
 	if _, err := os.Stat(filepath.Join(h.cfg.PinDir, older)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the older set is still there: %v", err)

@@ -1,0 +1,193 @@
+package bpf
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// The layouts that decode reads are those of the C structures, by the objects' own type information.
+func TestLayouts(t *testing.T) {
+	egress, err := loadEgress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sensor, err := loadSensor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sensor.Maps["runs"].ValueSize; got != 24 {
+		t.Errorf("struct run has %d bytes, runValue 24", got)
+	}
+	if got := sensor.Maps["counts"].InnerMap.ValueSize; got != counterBytes {
+		t.Errorf("struct counters has %d bytes, counterValue %d", got, counterBytes)
+	}
+	if got := sensor.Maps["rings"].MaxEntries; got != maxSlots {
+		t.Errorf("%d slots, maxSlots is %d", got, maxSlots)
+	}
+	for _, test := range []struct {
+		spec *ebpf.CollectionSpec
+		name string
+		kind Type
+		want map[string]uint32 // offsets from the header on
+	}{
+		{sensor, "ev_exec", Exec, map[string]uint32{"inode": 0, "dev": 8, "gid": 12, "ppid": 16, "ns_pid": 20, "argc": 24, "args_len": 28, "file_len": 32, "chunk_len": 34, "data": 40}},
+		{sensor, "ev_args", ExecArgs, map[string]uint32{"offset": 0, "len": 4, "data": 8}},
+		{sensor, "ev_call", Deny, map[string]uint32{"args": 0, "path_len": 48, "path2_len": 50, "addr_len": 52, "data": 56}},
+		{sensor, "header", 0, map[string]uint32{"type": 0, "class": 1, "phase": 2, "flags": 3, "cpu": 4, "run": 8, "seq": 16, "time": 24, "start": 32, "tgid": 40, "tid": 44, "ret": 48, "nr": 56, "uid": 60}},
+		{egress, "run", 0, map[string]uint32{"slot": 0, "flags": 4, "watermark": 8, "ceiling": 12, "init_tgid": 16, "started": 20}},
+	} {
+		checkLayout(t, test.spec, test.name, test.kind, test.want)
+	}
+}
+
+func checkLayout(t *testing.T, spec *ebpf.CollectionSpec, name string, kind Type, want map[string]uint32) {
+	t.Helper()
+	var s *btf.Struct
+	if err := spec.Types.TypeByName(name, &s); err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	base := uint32(0)
+	if kind != 0 {
+		base = headerSize
+		if want["data"] != uint32(bodies[kind].size) {
+			t.Errorf("%s: body of %d bytes, data at %d", name, bodies[kind].size, want["data"])
+		}
+	}
+	got := map[string]uint32{}
+	for _, m := range s.Members {
+		got[m.Name] = m.Offset.Bytes() - base
+	}
+	for field, offset := range want {
+		if have, ok := got[field]; !ok || have != offset {
+			t.Errorf("%s.%s is at %d (%v), read at %d", name, field, have, ok, offset)
+		}
+	}
+}
+
+// The other architecture's objects have the same programs.
+func TestObjectsOfBothArchitectures(t *testing.T) {
+	for _, name := range []string{"egress", "sensor", "unixsock"} {
+		var programs [2][]string
+		for i, arch := range []string{"x86", "arm64"} {
+			spec, err := ebpf.LoadCollectionSpec(fmt.Sprintf("%s_%s_bpfel.o", name, arch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, known := range append(cgroupNames[:], tracingNames[:]...) {
+				if spec.Programs[known] != nil {
+					programs[i] = append(programs[i], known)
+				}
+			}
+			if len(programs[i]) != len(spec.Programs) {
+				t.Errorf("%s for %s has programs that nobody attaches", name, arch)
+			}
+		}
+		if fmt.Sprint(programs[0]) != fmt.Sprint(programs[1]) {
+			t.Errorf("%s: %v, %v", name, programs[0], programs[1])
+		}
+	}
+}
+
+func record(kind Type, body ...[]byte) []byte {
+	b := make([]byte, headerSize)
+	b[0], b[1], b[2], b[3] = byte(kind), byte(Control), byte(Command), byte(Truncated)
+	order.PutUint16(b[4:], 3)
+	order.PutUint64(b[8:], 77)
+	order.PutUint64(b[16:], 5)
+	order.PutUint64(b[24:], 1e9)
+	order.PutUint64(b[32:], 9e8)
+	order.PutUint32(b[40:], 100)
+	order.PutUint32(b[44:], 101)
+	order.PutUint64(b[48:], ^uint64(12))
+	order.PutUint32(b[56:], 257)
+	order.PutUint32(b[60:], 1000)
+	return append(b, bytes.Join(body, nil)...)
+}
+
+func TestDecode(t *testing.T) {
+	call := make([]byte, 56)
+	order.PutUint64(call[8:], 4711)
+	order.PutUint16(call[48:], 5)
+	order.PutUint16(call[50:], 3)
+	order.PutUint16(call[52:], 2)
+	sock := make([]byte, 32)
+	sock[0], sock[1] = byte(HookConnect), 1
+	order.PutUint16(sock[2:], unix.AF_INET)
+	order.PutUint16(sock[8:], 443)
+	copy(sock[16:], []byte{192, 0, 2, 1})
+	exec := make([]byte, 40)
+	order.PutUint32(exec[8:], 8<<20|1)
+	order.PutUint16(exec[32:], 8)
+	order.PutUint16(exec[34:], 4)
+	for name, test := range map[string]struct {
+		record []byte
+		check  func(ev *Event) bool
+	}{
+		"header": {record(Deny, call), func(ev *Event) bool {
+			return ev.Class == Control && ev.Phase == Command && ev.Flags == Truncated && ev.CPU == 3 && ev.Run == 77 &&
+				ev.Seq == 5 && ev.Time == 1e9 && ev.Start == 9e8 && ev.TGID == 100 && ev.TID == 101 && ev.Ret == -13 &&
+				ev.NR == 257 && ev.UID == 1000
+		}},
+		"call": {record(Deny, call, []byte("/etc\x00/x\x00\x02\x00")), func(ev *Event) bool {
+			return ev.Call.Args[1] == 4711 && string(ev.Call.Path) == "/etc" && string(ev.Call.Path2) == "/x" && string(ev.Call.Addr) == "\x02\x00"
+		}},
+		"call cut": {record(Deny, call, []byte("/e")), func(ev *Event) bool { return string(ev.Call.Path) == "/e" && ev.Call.Path2 == nil }},
+		"socket": {record(Socket, sock), func(ev *Event) bool {
+			return ev.Socket.Addr == netip.MustParseAddr("192.0.2.1") && ev.Socket.Port == 443 && ev.Socket.Allowed
+		}},
+		"exec": {record(Exec, exec, []byte("/bin/sh\x00sh\x00x")), func(ev *Event) bool {
+			return string(ev.Exec.File) == "/bin/sh" && string(ev.Exec.Args) == "sh\x00x" && ev.Exec.Dev == unix.Mkdev(8, 1)
+		}},
+	} {
+		var ev Event
+		if err := ev.decode(test.record); err != nil || !test.check(&ev) {
+			t.Errorf("%s: %v %+v", name, err, ev)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"nothing":       nil,
+		"half a header": make([]byte, headerSize-1),
+		"no type":       make([]byte, headerSize+100),
+		"unknown type":  record(200, make([]byte, 100)),
+		"cut body":      record(Exit, make([]byte, 39)),
+	} {
+		var ev Event
+		if err := ev.decode(b); err == nil {
+			t.Errorf("%s: decoded", name)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for kind, body := range bodies {
+		f.Add(record(Type(kind), make([]byte, body.size), []byte("/some/path\x00more\x00")))
+		f.Add(record(Type(kind), bytes.Repeat([]byte{0xff}, body.size+7)))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var ev Event
+		if err := ev.decode(b); err != nil {
+			return
+		}
+		again := bytes.Clone(b)
+		var other Event
+		if err := other.decode(again); err != nil || describe(&ev) != describe(&other) {
+			t.Errorf("decoded differently: %v", err)
+		}
+		// What is handed out lies within the record and cannot grow into what follows.
+		for _, s := range [][]byte{ev.Exec.File, ev.Exec.Args, ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Socket.Text} {
+			if len(s) > len(b)-headerSize || cap(s) > len(s)+1 {
+				t.Errorf("slice of %d (%d) in a record of %d", len(s), cap(s), len(b))
+			}
+		}
+	})
+}
