@@ -21,7 +21,7 @@ var acts = map[string]func(args []string) error{
 	"getppid":    actGetppid,
 	"time":       actTime,
 	"exec":       actExec,
-	"exit":       func(args []string) error { n, err := strconv.Atoi(args[0]); exitAfter(n); return err },
+	"exit":       actExit,
 	"kill":       func([]string) error { return unix.Kill(os.Getpid(), unix.SIGKILL) },
 	"files":      actFiles,
 	"deny-flood": actDenyFlood,
@@ -37,7 +37,13 @@ var acts = map[string]func(args []string) error{
 	"sleep":      func([]string) error { time.Sleep(time.Minute); return nil },
 }
 
-func exitAfter(n int) { os.Exit(n) }
+func actExit(args []string) error {
+	n, err := strconv.Atoi(args[0])
+	if err == nil {
+		os.Exit(n)
+	}
+	return err
+}
 
 func actGetppid(args []string) error {
 	n, err := strconv.Atoi(args[0])

@@ -286,6 +286,9 @@ func (r *Run) deliver(fn func(*Event) error) error {
 	if r.event.Run != r.id {
 		return nil // of the slot's previous run
 	}
+	if r.event.CPU < len(r.slot.base) {
+		r.event.Seq -= r.slot.base[r.event.CPU].Seq
+	}
 	r.gaps.see(&r.event)
 	return fn(&r.event)
 }

@@ -28,10 +28,10 @@ type Traffic struct{ Packets, Bytes uint64 }
 // Delivery counts events: Sent + Dropped is every event there was.
 type Delivery struct{ Sent, Dropped, DroppedBytes uint64 }
 
-// Stats reads the run's counters. They are exact when the cgroup is empty.
+// Stats reads the run's counters, until Close. They are exact when the cgroup is empty.
 func (r *Run) Stats() (Stats, error) {
-	var cpus []counterValue
-	if err := r.slot.counts.Lookup(uint32(0), &cpus); err != nil {
+	cpus, err := r.slot.read()
+	if err != nil {
 		return Stats{}, fmt.Errorf("bpf: counters: %w", err)
 	}
 	missed, err := r.programs.recursionMisses()
@@ -40,7 +40,7 @@ func (r *Run) Stats() (Stats, error) {
 	}
 	var sum counterValue
 	for i := range cpus {
-		sum.add(&cpus[i])
+		sum.add(&cpus[i], 1)
 	}
 	s := sum.stats()
 	s.Missed = missed - r.missed
@@ -48,22 +48,24 @@ func (r *Run) Stats() (Stats, error) {
 	return s, nil
 }
 
-func (c *counterValue) add(o *counterValue) {
+// add adds o, sign times: with all bits set it subtracts.
+func (c *counterValue) add(o *counterValue, sign uint64) {
+	c.Seq += sign * o.Seq
 	for i := range c.Class {
-		c.Class[i].Sent += o.Class[i].Sent
-		c.Class[i].Dropped += o.Class[i].Dropped
-		c.Class[i].DroppedBytes += o.Class[i].DroppedBytes
+		c.Class[i].Sent += sign * o.Class[i].Sent
+		c.Class[i].Dropped += sign * o.Class[i].Dropped
+		c.Class[i].DroppedBytes += sign * o.Class[i].DroppedBytes
 	}
-	c.TxPackets += o.TxPackets
-	c.TxBytes += o.TxBytes
-	c.RxPackets += o.RxPackets
-	c.RxBytes += o.RxBytes
-	c.TxRefused += o.TxRefused
-	c.ThreadExits += o.ThreadExits
+	c.TxPackets += sign * o.TxPackets
+	c.TxBytes += sign * o.TxBytes
+	c.RxPackets += sign * o.RxPackets
+	c.RxBytes += sign * o.RxBytes
+	c.TxRefused += sign * o.TxRefused
+	c.ThreadExits += sign * o.ThreadExits
 	for i := range c.Call {
-		c.Call[i].Calls += o.Call[i].Calls
-		c.Call[i].Errors += o.Call[i].Errors
-		c.Call[i].Bytes += o.Call[i].Bytes
+		c.Call[i].Calls += sign * o.Call[i].Calls
+		c.Call[i].Errors += sign * o.Call[i].Errors
+		c.Call[i].Bytes += sign * o.Call[i].Bytes
 	}
 }
 
