@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -35,7 +36,8 @@ func (r *Run) envelope() error {
 	if err := r.startRecord(); err != nil {
 		return err
 	}
-	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
+	err := r.proc.Exec(r.calls, birthLimit)
+	if err = errors.Join(err, <-r.planned); err != nil {
 		return err
 	}
 	r.kept = true
@@ -92,9 +94,14 @@ func (r *Run) startRecord() error {
 	if err != nil {
 		return err
 	}
-	if err := r.dir.WriteFile(runs.PlanFile, plan, false); err != nil {
-		return r.recordError(err)
-	}
+	r.planned = make(chan error, 1)
+	go func() { // beside the envelope, which waits for it before it reports success
+		err := r.dir.WriteFile(runs.PlanFile, plan, false)
+		if err != nil {
+			err = r.recordError(err)
+		}
+		r.planned <- err
+	}()
 	boot, err := bootID()
 	if err != nil {
 		return err
@@ -133,6 +140,13 @@ func (r *Run) startRelays() error {
 	if err := r.stdio.closeChild(); err != nil {
 		return err
 	}
+	got := r.materials()
+	r.closing.Go(func() { // the command runs: nobody needs these any more
+		if err := got.m.Close(); err != nil {
+			r.cfg.Log.Error().Err(err).Msg("mounts")
+		}
+	})
+	r.release.push("closing", func() error { r.closing.Wait(); return nil })
 	r.stdio.start(r.cfg.Stdin, r.plan.Limits, map[string]*os.File{"stdout": r.files[runs.StdoutFile], "stderr": r.files[runs.StderrFile]})
 	return nil
 }

@@ -37,7 +37,8 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	streams := r.stdio.finish()
 	res.Stdout, res.Stderr = outputs(streams)
 	stats, err := r.drain()
-	r.limitHits(res)
+	r.limitHits(res, r.leaf.OOMKills(), r.leaf.TaskRefusals())
+	r.tearDown()
 	r.closeRecord(res, stats, streams, err)
 	if err := r.dir.WriteResult(res, false); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("result")
@@ -124,8 +125,24 @@ func (r *Run) drain() (bpf.Stats, error) {
 	return stats, errors.Join(err, serr, r.rec.readErr)
 }
 
+// tearDown releases what the dead run still holds in the kernel while the
+// record is being closed. What fails here is tried again by the release list,
+// which reports it.
+func (r *Run) tearDown() {
+	r.closing.Go(func() {
+		if r.sensor != nil {
+			if err := r.sensor.Close(); err != nil {
+				r.cfg.Log.Error().Err(err).Msg("sensor")
+			}
+		}
+		if err := r.leaf.Remove(killLimit); err != nil {
+			r.cfg.Log.Error().Err(err).Msg("cgroup")
+		}
+	})
+}
+
 // limitHits writes a limit event for each limit that was met.
-func (r *Run) limitHits(res *runs.Result) {
+func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 	l := r.plan.Limits
 	add := func(name, clause string, value, hits int64) {
 		if hits <= 0 {
@@ -142,8 +159,8 @@ func (r *Run) limitHits(res *runs.Result) {
 		}
 		return 0
 	}
-	add("memory", "process.max_memory_mb", l.Memory, r.leaf.OOMKills())
-	add("tasks", "process.max_subprocesses", l.Tasks, r.leaf.TaskRefusals())
+	add("memory", "process.max_memory_mb", l.Memory, oomKills)
+	add("tasks", "process.max_subprocesses", l.Tasks, refusedForks)
 	add("cpu", "process.max_cpu_seconds", l.CPU, one(res.Reason == runs.ReasonCPU))
 	add("wall", "process.max_wall_seconds", l.Wall, one(res.Reason == runs.ReasonWall))
 	add("stdout", "output.max_stdout_bytes", l.Stdout, one(res.Stdout.Truncated || res.Stderr.Truncated))

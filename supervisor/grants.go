@@ -131,27 +131,42 @@ func grantable(o Opened) *Refusal {
 	return nil
 }
 
-// openSystem opens the host's system directories. Where the host has a
-// symbolic link (merged /usr, /etc/localtime) the link itself is recreated.
+// openSystem opens the host's system directories, which are root's: one look-up
+// each is enough. Where the host has a symbolic link (merged /usr,
+// /etc/localtime) the link itself is recreated.
 func openSystem() (opened []Opened, links map[string]string, err error) {
 	links = map[string]string{}
-	for _, list := range [][]string{systemDirs, systemEtc} {
-		for _, p := range list {
-			if target, err := os.Readlink(p); err == nil {
-				links[p] = target
-				continue
-			}
-			o, err := openPath(p)
-			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-				continue // this host has no such directory
-			}
-			if err != nil {
-				return opened, links, fmt.Errorf("system directory: %w", err)
-			}
+	for _, p := range systemPaths {
+		fd, err := unix.Open(p, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == unix.ENOENT || err == unix.ENOTDIR {
+			continue // this host has no such thing
+		}
+		if err != nil {
+			return opened, links, &os.PathError{Op: "open", Path: p, Err: err}
+		}
+		o := Opened{File: os.NewFile(uintptr(fd), p), Path: p}
+		if err := unix.Fstat(fd, &o.Stat); err != nil {
+			return opened, links, errors.Join(os.NewSyscallError("fstat", err), o.File.Close())
+		}
+		if o.Stat.Mode&unix.S_IFMT != unix.S_IFLNK {
 			opened = append(opened, o)
+			continue
+		}
+		if links[p], err = readLink(fd); err != nil {
+			return opened, links, errors.Join(err, o.File.Close())
+		}
+		if err := o.File.Close(); err != nil {
+			return opened, links, err
 		}
 	}
 	return opened, links, nil
+}
+
+// readLink reads the target of a link held O_PATH.
+func readLink(fd int) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	return string(buf[:max(n, 0)]), os.NewSyscallError("readlinkat", err)
 }
 
 func closeAll(list []Opened) error {

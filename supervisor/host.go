@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -58,16 +59,22 @@ func probeHost(parent, dir string) (*Host, error) {
 	if err := h.probeCgroup(parent); err != nil {
 		return nil, err
 	}
-	h.probeBPF(dir)
-	h.Info.IPv6 = exists("/proc/net/if_inet6")
-	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
-	h.bash = exists("/bin/bash")
-	var err error
-	h.system, h.links, err = openSystem()
+	var programs sync.WaitGroup
+	programs.Go(func() { h.probeBPF(dir) }) // about as long as all the rest
+	err := h.openSystem()
+	programs.Wait()
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
+}
+
+func (h *Host) openSystem() (err error) {
+	h.Info.IPv6 = exists("/proc/net/if_inet6")
+	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
+	h.bash = exists("/bin/bash")
+	h.system, h.links, err = openSystem()
+	return err
 }
 
 func exists(p string) bool {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -107,7 +108,11 @@ func (r *Run) makeLeaf() error {
 		return fmt.Errorf("the run's cgroup: %w", err)
 	}
 	r.release.push("cgroup", func() error { return r.leaf.Remove(5 * time.Second) })
-	return r.openViews()
+	if err := r.openViews(); err != nil {
+		return err
+	}
+	r.startMaterials()
+	return nil
 }
 
 // openViews opens the leaf's directories for the view at /sys/fs/cgroup: on
@@ -177,13 +182,8 @@ type materialsResult struct {
 	err error
 }
 
-// birth clones PID 1 and PID 2 while the mounts and the ruleset are made.
+// birth clones PID 1 and PID 2 and joins what was made meanwhile.
 func (r *Run) birth() error {
-	ready := make(chan materialsResult, 1)
-	go func() {
-		m, err := r.prepareMaterials()
-		ready <- materialsResult{m, err}
-	}()
 	err := r.clone(r.leaf.Dir())
 	joined := false
 	if errors.Is(err, initproc.ErrDied) {
@@ -192,17 +192,28 @@ func (r *Run) birth() error {
 		r.cfg.Log.Warn().Msg("birth inside the cgroup failed; joining it by cgroup.procs")
 		err, joined = r.cloneAndJoin(), true
 	}
-	got := <-ready
-	if got.err == nil {
-		r.release.push("mounts", got.m.mounts.Close)
-		if got.m.ruleset != nil {
-			r.release.push("ruleset", got.m.ruleset.Close)
-		}
-	}
+	got := r.materials()
 	if err = errors.Join(err, got.err); err != nil {
 		return err
 	}
 	return r.program(got.m, joined)
+}
+
+// startMaterials makes the mounts and the ruleset beside the sensor's start
+// and the clone.
+func (r *Run) startMaterials() {
+	ready := make(chan *materialsResult, 1)
+	go func() {
+		m, err := r.prepareMaterials()
+		ready <- &materialsResult{m, err}
+	}()
+	r.materials = sync.OnceValue(func() *materialsResult { return <-ready })
+	r.release.push("mounts", func() error {
+		if got := r.materials(); got.err == nil {
+			return got.m.Close()
+		}
+		return nil
+	})
 }
 
 func (r *Run) prepareMaterials() (materials, error) {

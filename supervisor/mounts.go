@@ -259,21 +259,23 @@ func (m *mountSet) makeProbe() error {
 	return writeFileAt(int(m.probe.Fd()), "probe", "", 0o444)
 }
 
-// Close releases every descriptor; mounts that were attached stay.
+// Close releases every descriptor; mounts that were attached stay. Safe to call
+// twice.
 func (m *mountSet) Close() error {
 	var errs []error
-	for _, f := range []*os.File{m.root, m.scratch, m.probe} {
-		if f != nil {
-			errs = append(errs, f.Close())
+	for _, f := range []**os.File{&m.root, &m.scratch, &m.probe} {
+		if *f != nil {
+			errs = append(errs, (*f).Close())
+			*f = nil
 		}
 	}
-	for _, f := range m.mounts {
-		if f != nil {
-			errs = append(errs, f.Close())
+	for _, held := range []map[string]*os.File{m.mounts, m.dirs} {
+		for _, f := range held {
+			if f != nil {
+				errs = append(errs, f.Close())
+			}
 		}
-	}
-	for _, f := range m.dirs {
-		errs = append(errs, f.Close())
+		clear(held)
 	}
 	return errors.Join(errs...)
 }

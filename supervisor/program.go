@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -19,6 +20,17 @@ type materials struct {
 	ruleset *os.File   // nil: the host has no Landlock
 	join    []*os.File // v1 tasks files, and cgroup.procs when the birth was outside
 	filter  []byte     // sock_filter array of the command
+}
+
+// Close releases the mounts and the ruleset; what is attached stays. Safe to
+// call twice.
+func (m *materials) Close() error {
+	err := m.mounts.Close()
+	if m.ruleset != nil {
+		err = errors.Join(err, m.ruleset.Close())
+		m.ruleset = nil
+	}
+	return err
 }
 
 // builder writes the program of the command: the order of an envelope, from an

@@ -47,19 +47,22 @@ type Run struct {
 	filter  []byte
 	release releases
 
-	id      string
-	dir     *runs.RunDir
-	files   map[string]*os.File
-	stdio   *stdio
-	leaf    *cgroup.Leaf
-	views   map[string]*os.File // the leaf's directories, shown inside
-	sensor  *bpf.Run
-	proc    *initproc.Process
-	calls   *initproc.Program // the command's
-	rec     *recorder
-	drained sync.WaitGroup
-	timing  timing
-	kept    bool // the run's directory holds a record of a command
+	id        string
+	dir       *runs.RunDir
+	files     map[string]*os.File
+	stdio     *stdio
+	leaf      *cgroup.Leaf
+	views     map[string]*os.File     // the leaf's directories, shown inside
+	materials func() *materialsResult // waits for the mounts and the ruleset
+	sensor    *bpf.Run
+	proc      *initproc.Process
+	calls     *initproc.Program // the command's
+	rec       *recorder
+	drained   sync.WaitGroup
+	closing   sync.WaitGroup
+	planned   chan error // the outcome of writing plan.json
+	timing    timing
+	kept      bool // the run's directory holds a record of a command
 }
 
 // runtimeDir and parentName are variables of a build, not of a run: tests of
@@ -235,9 +238,9 @@ func (r *Run) Execute(ctx context.Context) (*runs.Result, error) {
 	}{
 		{"record", r.openRecord},   // run directory, trace, output copies
 		{"stdio", r.openStdio},     // pipes: no descriptor of the caller's goes in
-		{"cgroup", r.makeLeaf},     // a fresh leaf, limits written
+		{"cgroup", r.makeLeaf},     // a fresh leaf, limits written; the mounts are being made from here on
 		{"sensor", r.startSensor},  // everything born into the leaf is seen from here on
-		{"birth", r.birth},         // PID 1 and PID 2 exist; meanwhile the mounts are made
+		{"birth", r.birth},         // PID 1 and PID 2 exist
 		{"envelope", r.envelope},   // the list of calls of program.go, canary, execve
 		{"running", r.startRelays}, // output flows, signals are forwarded
 	} {

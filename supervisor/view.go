@@ -60,21 +60,17 @@ func (e *Entry) mounted() bool {
 	return false
 }
 
-// systemDirs are bound read-only, or recreated as symlinks where the host has
-// them so (merged /usr).
-var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
-
-// systemEtc are the parts of /etc that programs need and that hold no secret.
-// Everything else in /etc does not exist inside.
-var systemEtc = []string{
-	"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
-	"/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf", "/etc/pki/ca-trust", "/etc/crypto-policies",
-	"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/os-release",
-	"/etc/lsb-release", "/etc/debian_version", "/etc/redhat-release", "/etc/alpine-release", "/etc/services", "/etc/protocols",
-	"/etc/mime.types", "/etc/magic", "/etc/fonts", "/etc/terminfo", "/etc/inputrc", "/etc/bash.bashrc", "/etc/locale.conf",
-	"/etc/gai.conf", "/etc/host.conf", "/etc/networks", "/etc/rpc", "/etc/ethertypes", "/etc/perl", "/etc/java-11-openjdk", "/etc/java-17-openjdk",
-	"/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/python3", "/etc/python3.11", "/etc/python3.12", "/etc/python3.13", "/etc/python3.14",
-	"/etc/maven", "/etc/xdg", "/etc/vim", "/etc/nanorc",
+// systemPaths are shown read-only, or recreated as symbolic links where the
+// host has them so (merged /usr). Of /etc it is what programs cannot do without
+// and what holds no secret; everything else in /etc does not exist inside. Each
+// is a mount of every run, so the list is short on purpose.
+var systemPaths = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+	"/etc/alternatives",
+	"/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf", "/etc/pki/ca-trust", "/etc/crypto-policies",
+	"/etc/ld.so.cache", "/etc/localtime", "/etc/timezone", "/etc/os-release", "/etc/locale.conf",
+	"/etc/services", "/etc/protocols", "/etc/mime.types", "/etc/fonts",
+	"/etc/java-11-openjdk", "/etc/java-17-openjdk", "/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/maven", "/etc/perl",
 	"/sys/devices/system/cpu", // runtimes size their thread pools by it
 }
 

@@ -44,7 +44,7 @@ func run(agentguard, bwrap string, rounds int, breakdown bool) error {
 		return err
 	}
 	// An empty directory as workspace: what is measured is the launch, not the tree it is started in.
-	sandbox := []string{self, "exec", "-q", "--state", state, "-w", state + "/workspace"}
+	sandbox := []string{self, "exec", "-q", "--state", state + "/state", "-w", state + "/workspace"}
 	if err := os.Mkdir(state+"/workspace", 0o755); err != nil {
 		return err
 	}
