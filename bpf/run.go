@@ -29,18 +29,18 @@ type RunConfig struct {
 // Run is a live run: bound, and observed from before its first process was born.
 // Its methods may be used from several goroutines; Read by one at a time.
 type Run struct {
-	programs *Programs
-	id       uint64
-	slot     *slot
-	reader   *ringbuf.Reader
-	links    []link.Link // of the tracing programs, shared with the other live runs
-	record   ringbuf.Record
-	event    Event
-	gaps     gapTracker
-	missed   uint64 // recursion misses before the run
-	entered  bool   // the entry in runs is ours
-	stopping atomic.Bool
-	closed   atomic.Bool
+	programs     *Programs
+	id           uint64
+	slot         *slot
+	reader       *ringbuf.Reader
+	links        []link.Link // of the tracing programs, shared with the other live runs
+	record       ringbuf.Record
+	event        Event
+	gaps         gapTracker
+	missedBefore [len(tracingNames)]uint64
+	entered      bool // the entry in runs is ours
+	stopping     atomic.Bool
+	closed       atomic.Bool
 }
 
 const (
@@ -86,7 +86,7 @@ func (r *Run) start(cfg RunConfig) error {
 	if err := r.discardOld(); err != nil {
 		return err
 	}
-	if r.missed, err = p.recursionMisses(); err != nil {
+	if r.missedBefore, err = p.misses(); err != nil {
 		return err
 	}
 	value := runValue{
@@ -239,16 +239,38 @@ func (p *Programs) detachedPath() string {
 	return lockPath(p.cfg.PinDir, "detached")
 }
 
-// recursionMisses sums how often the kernel skipped the sensor's programs,
-// because one was running on that CPU already.
-func (p *Programs) recursionMisses() (uint64, error) {
-	var sum uint64
-	for _, prog := range p.tracing {
+// misses counts by program how often the kernel skipped it, because it was
+// running on that CPU already, for whatever process of the host.
+func (p *Programs) misses() ([len(tracingNames)]uint64, error) {
+	var misses [len(tracingNames)]uint64
+	for i, prog := range p.tracing {
 		stats, err := prog.Stats()
 		if err != nil {
-			return 0, err
+			return misses, err
 		}
-		sum += stats.RecursionMisses
+		misses[i] = stats.RecursionMisses
+	}
+	return misses, nil
+}
+
+// missed bounds the events that were lost that way since the run began: what
+// one of two copies skipped, the other may have seen.
+func (r *Run) missed() (uint64, error) {
+	now, err := r.programs.misses()
+	if err != nil {
+		return 0, err
+	}
+	for i := range now {
+		now[i] -= r.missedBefore[i]
+	}
+	if len(r.programs.tracing) > copiesFrom {
+		for i, copied := range now[copiesFrom:] {
+			now[i], now[copiesFrom+i] = min(now[i], copied), 0
+		}
+	}
+	var sum uint64
+	for _, n := range now {
+		sum += n
 	}
 	return sum, nil
 }

@@ -31,11 +31,24 @@ func TestCallsAreCountedExactly(t *testing.T) {
 	h := newHost(t)
 	const n = 100000
 	_, stats := h.observe(h.open(), RunConfig{}, "getppid", strconv.Itoa(n))
-	if c := calls(stats, unix.SYS_GETPPID); c.Calls != n || c.Errors != 0 {
-		t.Errorf("counted %+v, want %d calls", c, n)
+	checkCount(t, stats, calls(stats, unix.SYS_GETPPID).Calls, n)
+	if c := calls(stats, unix.SYS_GETPPID); c.Errors != 0 {
+		t.Errorf("counted %+v", c)
 	}
-	if stats.Missed != 0 {
-		t.Errorf("%d programs were skipped", stats.Missed)
+}
+
+// checkCount says that got is want, or that the record admits what it lacks:
+// kernels that preempt tracepoints skip programs, more so in an emulated machine.
+func checkCount(t *testing.T, s Stats, got, want uint64) {
+	t.Helper()
+	if got > want || got+s.Missed < want {
+		t.Errorf("counted %d of %d, %d missed", got, want, s.Missed)
+	}
+	if s.Missed > 0 {
+		double, err := preemptsTracepoints()
+		if err != nil || !double {
+			t.Errorf("%d programs were skipped by a kernel that does not preempt tracepoints", s.Missed)
+		}
 	}
 }
 
@@ -47,8 +60,9 @@ func TestBytesAndErrorsAreCounted(t *testing.T) {
 		unix.SYS_READV:    {Calls: 1000, Bytes: 4096000},
 		unix.SYS_PWRITE64: {Calls: 1000, Errors: 1000},
 	} {
-		want.NR = nr
-		if got := calls(stats, nr); got != want {
+		got := calls(stats, nr)
+		checkCount(t, stats, got.Calls, want.Calls)
+		if stats.Missed == 0 && (got.Errors != want.Errors || got.Bytes != want.Bytes) {
 			t.Errorf("counted %+v, want %+v", got, want)
 		}
 	}
@@ -258,9 +272,7 @@ func TestPhase(t *testing.T) {
 		t.Fatal(err)
 	}
 	events, stats := rec.finish(t)
-	if c := calls(stats, unix.SYS_GETPPID); c.Calls != 50 {
-		t.Errorf("counted %d getppid, want the command's 50", c.Calls)
-	}
+	checkCount(t, stats, calls(stats, unix.SYS_GETPPID).Calls, 50)
 	for _, ev := range ofType(events, Exec) {
 		if want := Phase(min(ev.Exec.NSPID-1, 1)); ev.Phase != want {
 			t.Errorf("exec by pid %d is in phase %d", ev.Exec.NSPID, ev.Phase)
@@ -280,9 +292,7 @@ func TestNestedCgroup(t *testing.T) {
 		t.Fatalf("%q %v", out, err)
 	}
 	_, stats := rec.finish(t)
-	if c := calls(stats, unix.SYS_GETPPID); c.Calls != 77 {
-		t.Errorf("counted %d getppid, want 77", c.Calls)
-	}
+	checkCount(t, stats, calls(stats, unix.SYS_GETPPID).Calls, 77)
 	if err := removeCgroup(filepath.Join(rec.leaf.Name(), "sub")); err != nil {
 		t.Error(err)
 	}

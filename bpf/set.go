@@ -36,7 +36,8 @@ var cgroupNames = [...]string{
 const optionalFrom = 9
 
 // tracingNames are the sensor's programs in the order they are attached. The
-// last three are second copies, for kernels that preempt tracepoints (c/task.h).
+// last three are second copies of the first three, for kernels that preempt
+// tracepoints (c/task.h).
 var tracingNames = [...]string{
 	"process_exit", "process_fork", "process_exec", "sys_exit",
 	"process_exit2", "process_fork2", "process_exec2",

@@ -11,7 +11,7 @@ type Stats struct {
 	Classes     [2]Delivery // by Class
 	Read        uint64      // events that Read has delivered
 	Gaps        []Gap       // where events are missing, as far as Read has come
-	Missed      uint64      // programs that the kernel skipped, of any run: above 0, the record is incomplete
+	Missed      uint64      // at most so many events and counted calls were lost since the kernel skipped a program, here or in any process of the host: above 0, the record is incomplete
 }
 
 // CallCount counts one system call. The number 511 stands for it and all above,
@@ -34,7 +34,7 @@ func (r *Run) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("bpf: counters: %w", err)
 	}
-	missed, err := r.programs.recursionMisses()
+	missed, err := r.missed()
 	if err != nil {
 		return Stats{}, fmt.Errorf("bpf: program statistics: %w", err)
 	}
@@ -43,7 +43,7 @@ func (r *Run) Stats() (Stats, error) {
 		sum.add(&cpus[i], 1)
 	}
 	s := sum.stats()
-	s.Missed = missed - r.missed
+	s.Missed = missed
 	s.Read, s.Gaps = r.gaps.report(cpus)
 	return s, nil
 }
