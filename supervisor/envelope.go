@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -118,11 +119,12 @@ func (r *Run) startRecord() error {
 			}
 			r.rec.flushExec()
 		})
-		r.release.push("sensor reader", func() error {
+		r.stopSensor = sync.OnceValue(func() error {
 			err := r.sensor.Stop()
 			r.drained.Wait()
 			return err
 		})
+		r.release.push("sensor reader", r.stopSensor)
 	}
 	return nil
 }

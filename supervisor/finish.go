@@ -119,8 +119,7 @@ func (r *Run) drain() (bpf.Stats, error) {
 	if r.sensor == nil {
 		return bpf.Stats{}, nil
 	}
-	err := r.sensor.Stop()
-	r.drained.Wait()
+	err := r.stopSensor()
 	stats, serr := r.sensor.Stats()
 	return stats, errors.Join(err, serr, r.rec.readErr)
 }

@@ -47,14 +47,16 @@ func commandProgram(p *Plan, m materials) *initproc.Program {
 	b := &builder{Program: &initproc.Program{}, plan: p, m: m}
 	b.descriptors() // nothing but 0, 1, 2 survives execve
 	b.session()     // own session, own cgroup view, default signals
-	b.attachView()  // the prepared mounts become the only tree
-	b.proc()        // a /proc of the new PID namespace, its dangerous parts masked
-	b.sealRoot()    // the synthetic root becomes read-only
-	b.limits()      // resource limits
-	b.identity()    // ids, groups, capabilities, no_new_privs
-	b.restrict()    // Landlock, then seccomp
-	b.canary()      // each layer shows that it bites
-	b.exec()        // the command
+	if !p.off("mount") {
+		b.attachView() // the prepared mounts become the only tree
+		b.proc()       // a /proc of the new PID namespace, its dangerous parts masked
+		b.sealRoot()   // the synthetic root becomes read-only
+	}
+	b.limits()   // resource limits
+	b.identity() // ids, groups, capabilities, no_new_privs
+	b.restrict() // Landlock, then seccomp
+	b.canary()   // each layer shows that it bites
+	b.exec()     // the command
 	return b.Program
 }
 

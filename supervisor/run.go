@@ -47,22 +47,23 @@ type Run struct {
 	filter  []byte
 	release releases
 
-	id        string
-	dir       *runs.RunDir
-	files     map[string]*os.File
-	stdio     *stdio
-	leaf      *cgroup.Leaf
-	views     map[string]*os.File     // the leaf's directories, shown inside
-	materials func() *materialsResult // waits for the mounts and the ruleset
-	sensor    *bpf.Run
-	proc      *initproc.Process
-	calls     *initproc.Program // the command's
-	rec       *recorder
-	drained   sync.WaitGroup
-	closing   sync.WaitGroup
-	planned   chan error // the outcome of writing plan.json
-	timing    timing
-	kept      bool // the run's directory holds a record of a command
+	id         string
+	dir        *runs.RunDir
+	files      map[string]*os.File
+	stdio      *stdio
+	leaf       *cgroup.Leaf
+	views      map[string]*os.File     // the leaf's directories, shown inside
+	materials  func() *materialsResult // waits for the mounts and the ruleset
+	sensor     *bpf.Run
+	proc       *initproc.Process
+	calls      *initproc.Program // the command's
+	rec        *recorder
+	drained    sync.WaitGroup
+	closing    sync.WaitGroup
+	stopSensor func() error // flushes, and waits until all is in the record
+	planned    chan error   // the outcome of writing plan.json
+	timing     timing
+	kept       bool // the run's directory holds a record of a command
 }
 
 // runtimeDir and parentName are variables of a build, not of a run: tests of
@@ -134,6 +135,11 @@ func (r *Run) probe() error {
 	}
 	r.host = h
 	r.release.push("host", h.Close)
+	if slices.Contains(seams(), "bpf") { // a parent that no program is attached to
+		if err := h.probeCgroup(parent + "-nobpf"); err != nil {
+			return err
+		}
+	}
 	if e := reached(r.grants.entries, machineDirs(runtimeDir())[:1]); e != nil {
 		return &Refusal{What: e.From + " holds agentguard's pinned programs and locks", Clause: e.Clause, Remedy: "remove the grant"}
 	}
