@@ -42,6 +42,7 @@ type Host struct {
 	procReadOnly []string
 	procMasked   []string
 	bash         bool
+	sockets      []string // pathname unix sockets of the host
 }
 
 // probeHost looks at the host and opens what every run uses. parent is the
@@ -73,6 +74,9 @@ func (h *Host) openSystem() (err error) {
 	h.Info.IPv6 = exists("/proc/net/if_inet6")
 	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
 	h.bash = exists("/bin/bash")
+	if h.sockets, err = hostSockets(); err != nil {
+		return err
+	}
 	h.system, h.links, err = openSystem()
 	return err
 }

@@ -23,13 +23,14 @@ type mountSet struct {
 	mounts  map[string]*os.File // detached mounts by where they go
 	rules   []landlock.Grant    // on descriptors of the above
 
-	dirs map[string]*os.File
+	dirs   map[string]*os.File
+	masked map[string]bool // sockets that an empty file goes over
 }
 
 // prepareMounts makes the detached mounts of a plan. leaf gives the directories
 // shown at /sys/fs/cgroup by name; userns maps ids for idmapped mounts.
 func prepareMounts(p *Plan, leaf map[string]*os.File, userns *os.File) (*mountSet, error) {
-	m := &mountSet{mounts: map[string]*os.File{}, dirs: map[string]*os.File{}}
+	m := &mountSet{mounts: map[string]*os.File{}, dirs: map[string]*os.File{}, masked: map[string]bool{}}
 	err := m.prepare(p, leaf, userns)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -46,7 +47,7 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) e
 		"mode=0755", "size="+tmpfsLimit(p.Limits.Output), "nr_inodes="+tmpfsLimit(p.Limits.Files)); err != nil {
 		return err
 	}
-	if err = m.makeProbe(); err != nil {
+	if err = errors.Join(m.makeProbe(), writeFileAt(int(m.scratch.Fd()), maskFile, "", 0)); err != nil {
 		return err
 	}
 	m.rule(m.root, landlock.List, true, "/")
@@ -84,6 +85,8 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 		return m.placeScratch(p, e)
 	case "cgroup":
 		return m.placeCgroup(e, leaf)
+	case "mask":
+		return m.placeMask(p, e)
 	}
 	if err := m.target(p, e); err != nil {
 		return err

@@ -106,6 +106,11 @@ func newPlan(in planInput) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	masks, err := maskSockets(view, h.sockets)
+	if err != nil {
+		return nil, err
+	}
+	view = append(view, masks...)
 	sum := sha256.Sum256(in.filter)
 	plan := &Plan{
 		Schema: 1, Version: Version, Host: h.Info,

@@ -116,10 +116,11 @@ func (b *builder) attachView() {
 func (b *builder) attach(e *Entry, empty initproc.Arg) {
 	switch e.Op {
 	case "scratch":
-		src := b.NewSlot()
-		b.Call("mount", "open_tree(.scratch/"+e.From+", CLONE)", unix.SYS_OPEN_TREE, at(), b.String(".scratch/"+e.From),
-			initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Save(src)
-		b.moveTo(b.Saved(src), e.At, empty)
+		b.cloneTo(".scratch/"+e.From, e.At, empty)
+	case "mask":
+		if b.m.mounts.masked[e.At] {
+			b.cloneTo(".scratch/"+maskFile, e.At, empty)
+		}
 	case "bind", "devpts":
 		b.moveTo(b.File(int(b.m.mounts.mounts[e.At].Fd())), e.At, empty)
 	case "cgroup":
@@ -129,6 +130,13 @@ func (b *builder) attach(e *Entry, empty initproc.Arg) {
 			}
 		}
 	}
+}
+
+// cloneTo mounts a part of the scratch file system in its place.
+func (b *builder) cloneTo(from, to string, empty initproc.Arg) {
+	src := b.NewSlot()
+	b.Call("mount", "open_tree("+from+", CLONE)", unix.SYS_OPEN_TREE, at(), b.String(from), initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Save(src)
+	b.moveTo(b.Saved(src), to, empty)
 }
 
 func (b *builder) moveTo(src initproc.Arg, to string, empty initproc.Arg) {
