@@ -16,7 +16,7 @@ work=$(mktemp -d /var/tmp/smoke.XXXXXX) # what cases keep for each other; outsid
 # run_case NAME FUNCTION ARG...: the output goes to a file and not through a pipe, which a process that a case left
 # behind would keep open for ever.
 run_case() {
-  local name=$1 status
+  local name=$1 status start=$SECONDS
   shift
   count=$((count + 1))
   (
@@ -24,6 +24,7 @@ run_case() {
     "$@"
   ) >"$work/output" 2>&1 </dev/null
   status=$?
+  ((SECONDS - start < 5)) || name+=" ($((SECONDS - start)) s)"
   case $status in
   0)
     sed -n 's/^note: /# /p' "$work/output"
@@ -143,7 +144,7 @@ go_test() {
     "$SMOKE_TESTS/$1" -test.v -test.short -test.timeout=200s >"$work/go_test" 2>&1 || status=$?
   sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/go_test"
   # Of each test that passed, nothing; what is left at the end is a panic's or a timeout's.
-  awk '/^=== RUN +[^\/]+$/ { block = "" } { block = block $0 "\n" }
+  awk '/^ +--- PASS/ { next } /^=== RUN +[^\/]+$/ { block = "" } { block = block $0 "\n" }
     /^--- (PASS|SKIP)/ { block = "" } /^--- FAIL/ { printf "%s", block; block = "" } END { printf "%s", block }' "$work/go_test"
   return "$status"
 }
