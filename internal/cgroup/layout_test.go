@@ -159,12 +159,14 @@ func TestParentRefuses(t *testing.T) {
 func TestEnable(t *testing.T) {
 	for name, c := range map[string]struct {
 		root, parent string // controllers that each has
+		procs        string // in each
 		want         []string
 	}{
-		"all":          {"cpuset cpu io memory pids", "cpu memory pids", []string{Memory, Pids, "cpu"}},
-		"hybrid":       {"", "", nil},
-		"no memory":    {"cpu pids", "cpu pids", []string{Pids, "cpu"}},
-		"not the root": {"cpu memory pids", "pids", []string{Pids}},
+		"all":              {"cpuset cpu io memory pids", "cpu memory pids", "", []string{Memory, Pids, "cpu"}},
+		"hybrid":           {"", "", "", nil},
+		"no memory":        {"cpu pids", "cpu pids", "", []string{Pids, "cpu"}},
+		"not the root":     {"cpu memory pids", "pids", "", []string{Pids}},
+		"parent populated": {"cpu memory pids", "cpu memory pids", "1234\n", nil},
 	} {
 		root := t.TempDir()
 		parent := filepath.Join(root, "p")
@@ -172,8 +174,8 @@ func TestEnable(t *testing.T) {
 			t.Fatal(err)
 		}
 		for dir, have := range map[string]string{root: c.root, parent: c.parent} {
-			for file, s := range map[string]string{"cgroup.controllers": have, "cgroup.subtree_control": ""} {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(s+"\n"), 0o600); err != nil {
+			for file, s := range map[string]string{"cgroup.controllers": have + "\n", "cgroup.subtree_control": "\n", "cgroup.procs": c.procs} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(s), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -201,7 +203,7 @@ func TestParentWithProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	leaf := &Leaf{Path: dir}
-	defer endLeaf(t, leaf)
+	t.Cleanup(func() { endLeaf(t, leaf) })
 	if err := leaf.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -216,14 +218,8 @@ func TestParentWithProcesses(t *testing.T) {
 			t.Errorf("%s: missing %v, v1 %q", c, missing, l.V1[c])
 		}
 		if dir := p.V1[c]; dir != "" {
-			defer os.Remove(dir)
+			t.Cleanup(func() { os.Remove(dir) })
 		}
 	}
-	run, err := p.New("r", Limits{Memory: 1 << 26, Tasks: 10}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Remove(0); err != nil {
-		t.Error(err)
-	}
+	startWaiting(t, act(t, newLeaf(t, p, Limits{Memory: 1 << 26, Tasks: 50}), "wait"))
 }

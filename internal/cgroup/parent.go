@@ -31,7 +31,8 @@ type Parent struct {
 // Parent makes the parent of all runs, or finds it: NAME.slice where a service
 // manager made that below the root of the v2 tree, else NAME, and NAME in the v1
 // hierarchies. Controllers are switched on for its children and are in Missing
-// where the kernel has them not or refuses. The error wraps
+// where the kernel has them not or refuses, or where processes live in the
+// parent itself. The error wraps
 // [errors.ErrUnsupported] when there is no v2 tree.
 func (l Layout) Parent(name string) (*Parent, error) {
 	if l.Unified == "" {
@@ -77,37 +78,58 @@ var wanted = []string{Memory, Pids, "cpu"}
 // enable switches the wanted controllers on for the children of root and of
 // parent, from the top down, and returns those that the children of parent have.
 func enable(root, parent string) ([]string, error) {
-	var on []string
-	for _, dir := range []string{root, parent} {
-		have, err := words(dir, "cgroup.controllers")
-		if err != nil {
-			return nil, err
+	if _, err := enableIn(root, true); err != nil {
+		return nil, err
+	}
+	return enableIn(parent, false)
+}
+
+// enableIn returns the controllers that the children of dir have. None is
+// switched on below a cgroup that holds processes. For memory the kernel refuses
+// that; for pids and cpu it does not, but the children then are in "domain
+// invalid" and nothing can be born into them. The root is exempt.
+func enableIn(dir string, isRoot bool) ([]string, error) {
+	have, err := words(dir, "cgroup.controllers")
+	if err != nil {
+		return nil, err
+	}
+	on, err := words(dir, "cgroup.subtree_control")
+	if err != nil {
+		return nil, err
+	}
+	off := slices.DeleteFunc(slices.Clone(wanted), func(c string) bool {
+		return !slices.Contains(have, c) || slices.Contains(on, c)
+	})
+	if len(off) == 0 {
+		return on, nil
+	}
+	if !isRoot {
+		if procs, err := read(dir, "cgroup.procs"); err != nil || len(procs) > 0 {
+			return on, ignoreRefusal(err)
 		}
-		if on, err = words(dir, "cgroup.subtree_control"); err != nil {
+	}
+	for _, c := range off { // one at a time: a write of several does all or nothing
+		switch err := write(dir, "cgroup.subtree_control", "+"+c); {
+		case err == nil:
+			on = append(on, c)
+		case ignoreRefusal(err) != nil:
 			return nil, err
-		}
-		for _, c := range wanted {
-			if !slices.Contains(have, c) || slices.Contains(on, c) {
-				continue
-			}
-			// One at a time: a write of several does all or nothing.
-			switch err := write(dir, "cgroup.subtree_control", "+"+c); {
-			case err == nil:
-				on = append(on, c)
-			case !refused(err):
-				return nil, err
-			}
 		}
 	}
 	return on, nil
 }
 
-// refused reports whether err is the kernel's way to say that a controller
-// cannot be had here: processes live in the cgroup (EBUSY), the cgroup is
-// threaded (EOPNOTSUPP), the parent has it not (ENOENT), realtime tasks without
-// a budget are in it (EINVAL, cpu only).
-func refused(err error) bool {
-	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
+// ignoreRefusal returns nil when err is the kernel's way to say that a
+// controller cannot be had here: processes live in the cgroup (EBUSY), the
+// cgroup is threaded (EOPNOTSUPP), its parent has it not (ENOENT), there are
+// realtime tasks without a budget (EINVAL, cpu only).
+func ignoreRefusal(err error) error {
+	for _, e := range []error{unix.EBUSY, unix.EOPNOTSUPP, unix.ENOENT, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return nil
+		}
+	}
+	return err
 }
 
 // hierarchyRoot is the id of the root of any hierarchy (fs/kernfs/dir.c counts
