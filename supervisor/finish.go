@@ -33,13 +33,17 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	if err := r.leaf.Kill(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.release.run())
 	}
+	r.timing.mark("killed")
 	res := r.newResult(started, end)
 	streams := r.stdio.finish()
 	res.Stdout, res.Stderr = outputs(streams)
+	r.timing.mark("relayed")
 	stats, err := r.drain()
 	r.limitHits(res, r.leaf.OOMKills(), r.leaf.TaskRefusals())
+	r.timing.mark("drained")
 	r.tearDown()
 	r.closeRecord(res, stats, streams, err)
+	r.timing.mark("recorded")
 	if err := r.dir.WriteResult(res, false); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("result")
 		res.Error = err.Error()

@@ -192,6 +192,7 @@ func (r *Run) birth() error {
 		r.cfg.Log.Warn().Msg("birth inside the cgroup failed; joining it by cgroup.procs")
 		err, joined = r.cloneAndJoin(), true
 	}
+	r.timing.mark("locked")
 	got := r.materials()
 	if err = errors.Join(err, got.err); err != nil {
 		return err

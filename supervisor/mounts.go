@@ -57,7 +57,10 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) e
 			return fmt.Errorf("%s: %w", e.At, err)
 		}
 	}
-	return m.makeDir(m.root, "root", ".scratch", 0o700)
+	if err := m.makeDir(m.root, "root", path.Dir(scratchAt), 0o700); err != nil {
+		return err
+	}
+	return m.makeDir(m.root, "root", scratchAt, 0o700)
 }
 
 // tmpfsLimit writes a limit as tmpfs takes it: 0 means none (tmpfs(5)).

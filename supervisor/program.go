@@ -90,6 +90,12 @@ func (b *builder) session() {
 	b.Call("session", "sethostname("+Hostname+")", unix.SYS_SETHOSTNAME, b.String(Hostname), initproc.Value(len(Hostname)))
 }
 
+// scratchAt is where the scratch file system is attached as a whole, in a
+// directory that only root may enter. It stays there: its parts are cloned from
+// it (a detached mount cannot be, before Linux 6.15), and an umount would cost
+// one more RCU grace period at every start.
+const scratchAt = ".agentguard/scratch"
+
 // mountFlagsEmpty lets move_mount take both ends by descriptor.
 const mountFlagsEmpty = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
 
@@ -98,13 +104,11 @@ func (b *builder) attachView() {
 	b.Call("mount", "mount / MS_REC|MS_PRIVATE", unix.SYS_MOUNT, zero(), root, zero(), initproc.Value(unix.MS_REC|unix.MS_PRIVATE), zero())
 	b.Call("mount", "move_mount(root, /)", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.root.Fd())), empty, at(), root, initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	b.Call("mount", "fchdir(root)", unix.SYS_FCHDIR, b.File(int(b.m.mounts.root.Fd())))
-	b.Call("mount", "move_mount(scratch, .scratch)", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.scratch.Fd())), empty, at(), b.String(".scratch"),
+	b.Call("mount", "move_mount(scratch, "+scratchAt+")", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.scratch.Fd())), empty, at(), b.String(scratchAt),
 		initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	for i := range b.plan.View {
 		b.attach(&b.plan.View[i], empty)
 	}
-	b.Call("mount", "umount2(.scratch, MNT_DETACH)", unix.SYS_UMOUNT2, b.String(".scratch"), initproc.Value(unix.MNT_DETACH))
-	b.Call("mount", "rmdir .scratch", unix.SYS_UNLINKAT, at(), b.String(".scratch"), initproc.Value(unix.AT_REMOVEDIR))
 	dot := b.String(".")
 	b.Call("mount", "pivot_root(., .)", unix.SYS_PIVOT_ROOT, dot, dot)
 	b.Call("mount", "umount2(., MNT_DETACH)", unix.SYS_UMOUNT2, dot, initproc.Value(unix.MNT_DETACH))
@@ -116,10 +120,10 @@ func (b *builder) attachView() {
 func (b *builder) attach(e *Entry, empty initproc.Arg) {
 	switch e.Op {
 	case "scratch":
-		b.cloneTo(".scratch/"+e.From, e.At, empty)
+		b.cloneTo(scratchAt+"/"+e.From, e.At, empty)
 	case "mask":
 		if b.m.mounts.masked[e.At] {
-			b.cloneTo(".scratch/"+maskFile, e.At, empty)
+			b.cloneTo(scratchAt+"/"+maskFile, e.At, empty)
 		}
 	case "bind", "devpts":
 		b.moveTo(b.File(int(b.m.mounts.mounts[e.At].Fd())), e.At, empty)

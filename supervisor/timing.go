@@ -25,9 +25,10 @@ func (t *timing) mark(stage string) {
 }
 
 func (t *timing) log(l zerolog.Logger) {
-	e := l.Debug()
+	e, last := l.Debug(), int64(0)
 	for _, m := range t.marks {
-		e = e.Int64(m.Stage+"_us", m.US)
+		e = e.Int64(m.Stage+"_us", m.US-last)
+		last = m.US
 	}
-	e.Msg("timing")
+	e.Int64("all_us", last).Msg("timing")
 }
