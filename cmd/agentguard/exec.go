@@ -97,17 +97,23 @@ executable; 127 not found; 137 memory or cpu limit.`,
 	}
 	fl := c.Flags()
 	fl.SetInterspersed(false)
-	fl.SortFlags = false
-	fl.StringArrayVarP(&f.policies, "policy", "p", nil, "policy `FILE`; may be repeated")
-	for _, p := range policyFlags {
-		fl.VarP(policyFlag{f, p.name, p.kind}, p.name, p.short, p.help)
-	}
+	f.addPolicyFlags(c)
 	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard)")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N`")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan and run nothing")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "write the operational log to stderr")
 	return c
+}
+
+// addPolicyFlags adds the flags that make up a policy.
+func (f *execFlags) addPolicyFlags(c *cobra.Command) {
+	fl := c.Flags()
+	fl.SortFlags = false
+	fl.StringArrayVarP(&f.policies, "policy", "p", nil, "policy `FILE`; may be repeated")
+	for _, p := range policyFlags {
+		fl.VarP(policyFlag{f, p.name, p.kind}, p.name, p.short, p.help)
+	}
 }
 
 func (f *execFlags) run(args []string) error {

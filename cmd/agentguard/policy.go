@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/policy"
+)
+
+func newPolicy() *cobra.Command {
+	c := &cobra.Command{Use: "policy", Short: "Check policy files and show what they come to"}
+	c.AddCommand(newPolicyCheck(), newPolicyShow())
+	return c
+}
+
+func newPolicyCheck() *cobra.Command {
+	c := &cobra.Command{Use: "check FILE...", Short: "Read policy files and report every error with file:line:col", Args: cobra.MinimumNArgs(1),
+		Long:    "check reads each file as exec -p would and prints every error. Clauses that this version\ncannot enforce are reported too: exec refuses them unless they are accepted.\n\nExit status: 0 no error; 125 errors.",
+		Example: "  agentguard policy check policy.yaml"}
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		f := &execFlags{policies: args}
+		p, err := f.policy()
+		if err != nil {
+			return err
+		}
+		for _, g := range p.Gaps() {
+			tell("gap %s (%s): %s; %s", g.Clause, g.Source, g.Missing, g.Remedy)
+		}
+		return nil
+	}
+	return c
+}
+
+func newPolicyShow() *cobra.Command {
+	f := &execFlags{}
+	c := &cobra.Command{Use: "show [flags]", Short: "Print each clause in effect, its value and what set it", Args: cobra.NoArgs,
+		Long:    "show takes the policy flags of exec and prints the merged policy: defaults, " + systemPolicy + ",\nthe named files and the flags, bounded by the ceiling.",
+		Example: "  agentguard policy show\n  agentguard policy show -p policy.yaml --memory 2G"}
+	f.addPolicyFlags(c)
+	asJSON := c.Flags().Bool("json", false, "one JSON object a line: key, value, source")
+	c.RunE = func(*cobra.Command, []string) error {
+		p, err := f.policy()
+		if err != nil {
+			return err
+		}
+		return printClauses(p.Clauses(), *asJSON)
+	}
+	return c
+}
+
+func printClauses(list []policy.Clause, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(os.Stdout)
+		for _, c := range list {
+			if err := enc.Encode(map[string]string{"key": c.Key, "value": c.Value, "source": c.Source.String()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	for _, c := range list {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", c.Key, c.Value, c.Source)
+	}
+	return w.Flush()
+}
