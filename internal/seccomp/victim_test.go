@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // A filter cannot be taken off again, so the test binary runs itself as the
@@ -24,7 +26,7 @@ const victimEnv = "AGENTGUARD_SECCOMP_VICTIM"
 func TestMain(m *testing.M) {
 	part, victim := os.LookupEnv(victimEnv)
 	if !victim {
-		os.Exit(m.Run())
+		os.Exit(testenv.Main(m))
 	}
 	runtime.LockOSThread()
 	victimParts[part]()
