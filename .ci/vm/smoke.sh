@@ -5,7 +5,7 @@
 #   SMOKE_RELEASE   the kernel release that must be running
 #   SMOKE_BIN       the agentguard binary; empty while cmd/agentguard has no code: its cases are skipped, loudly
 #   SMOKE_TESTS     directory with Go test binaries and "manifest" (binary, package directory; tab between)
-# The working directory is the repository.
+# The working directory is the repository. AGENTGUARD_TEST_SEAM_BINARY, for the Go tests, is a build with that tag.
 #
 # A case is a function whose status decides: 0 good, 77 skip (reason on its last line), else bad.
 set -uo pipefail

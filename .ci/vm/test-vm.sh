@@ -18,6 +18,8 @@ build() {
   export CGO_ENABLED=0 GOARCH=amd64
   if compgen -G 'cmd/agentguard/*.go' >/dev/null; then
     go build -trimpath -o "$out/agentguard" ./cmd/agentguard || die "cmd/agentguard does not build"
+    # For the tests that switch layers off: the guest has no Go, and building there would take minutes.
+    go build -trimpath -tags agentguard_seam -o "$out/agentguard-seam" ./cmd/agentguard || die "the seam build fails"
   else
     log "cmd/agentguard has no code: its cases will be skipped"
   fi
@@ -59,7 +61,7 @@ smoke() {
   echo "== $release"
   : >"$out/smoke.log"
   "$vm_dir/vmrun.sh" -d "$vm_repo" -t "$boot_limit" -e SMOKE_RELEASE="$release" -e SMOKE_BIN="$binary" \
-    -e SMOKE_TESTS="$out/tests" "$kdir" "$vm_dir/smoke.sh" >"$out/smoke.log" &
+    -e SMOKE_TESTS="$out/tests" -e AGENTGUARD_TEST_SEAM_BINARY="${binary:+$binary-seam}" "$kdir" "$vm_dir/smoke.sh" >"$out/smoke.log" &
   vm_pid=$!
   # In the background, so that a signal to this script reaches the trap at once and the VM by it.
   tail -n +1 -s 0.2 --pid="$vm_pid" -f "$out/smoke.log" &
