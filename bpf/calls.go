@@ -9,6 +9,8 @@ import (
 // callInfo is struct call_info of c/abi.h: argument numbers count from 1, 0 is none.
 type callInfo struct {
 	Path, Path2, Addr, Flags uint8
+	File                     uint8 // descriptor that is written to
+	Extent                   uint8 // length that a file is made to reach
 }
 
 // Flags of callInfo, as enum call_flags.
@@ -19,6 +21,7 @@ const (
 	callMsghdr             // Addr is a struct msghdr
 	callListen             // success is recorded
 	callQuiet              // EPERM means something else than a refusal
+	callWrites             // File or Extent is set
 )
 
 // callCount is the number of system calls that are counted one by one.
@@ -43,22 +46,22 @@ var commonCalls = map[int]callInfo{
 	unix.SYS_READV:    {Flags: callBytes},
 	unix.SYS_PREADV:   {Flags: callBytes},
 	unix.SYS_PREADV2:  {Flags: callBytes},
-	unix.SYS_WRITE:    {Flags: callBytes},
-	unix.SYS_PWRITE64: {Flags: callBytes},
-	unix.SYS_WRITEV:   {Flags: callBytes},
-	unix.SYS_PWRITEV:  {Flags: callBytes},
-	unix.SYS_PWRITEV2: {Flags: callBytes},
+	unix.SYS_WRITE:    {File: 1, Flags: callBytes | callWrites},
+	unix.SYS_PWRITE64: {File: 1, Flags: callBytes | callWrites},
+	unix.SYS_WRITEV:   {File: 1, Flags: callBytes | callWrites},
+	unix.SYS_PWRITEV:  {File: 1, Flags: callBytes | callWrites},
+	unix.SYS_PWRITEV2: {File: 1, Flags: callBytes | callWrites},
 	unix.SYS_RECVFROM: {Flags: callBytes},
 	unix.SYS_RECVMSG:  {Flags: callBytes},
 	unix.SYS_SENDTO:   {Addr: 5, Flags: callBytes},
 	unix.SYS_SENDMSG:  {Addr: 2, Flags: callBytes | callMsghdr},
 	unix.SYS_SENDMMSG: {Addr: 2, Flags: callMsghdr}, // the first message; the result counts messages
-	unix.SYS_SENDFILE: {Flags: callBytes},
-	unix.SYS_SPLICE:   {Flags: callBytes},
+	unix.SYS_SENDFILE: {File: 1, Flags: callBytes | callWrites},
+	unix.SYS_SPLICE:   {File: 3, Flags: callBytes | callWrites},
 	unix.SYS_TEE:      {Flags: callBytes},
 	unix.SYS_VMSPLICE: {Flags: callBytes},
 
-	unix.SYS_COPY_FILE_RANGE: {Flags: callBytes},
+	unix.SYS_COPY_FILE_RANGE: {File: 3, Flags: callBytes | callWrites},
 
 	unix.SYS_CONNECT: {Addr: 2},
 	unix.SYS_BIND:    {Addr: 2},
@@ -70,7 +73,9 @@ var commonCalls = map[int]callInfo{
 	unix.SYS_OPENAT:            {Path: 2},
 	unix.SYS_OPENAT2:           {Path: 2},
 	unix.SYS_NAME_TO_HANDLE_AT: {Path: 2},
-	unix.SYS_TRUNCATE:          {Path: 1},
+	unix.SYS_TRUNCATE:          {Path: 1, Extent: 2, Flags: callWrites},
+	unix.SYS_FTRUNCATE:         {File: 1, Extent: 2, Flags: callWrites},
+	unix.SYS_FALLOCATE:         {File: 1, Extent: 4, Flags: callWrites},
 	unix.SYS_MKDIRAT:           {Path: 2},
 	unix.SYS_MKNODAT:           {Path: 2},
 	unix.SYS_UNLINKAT:          {Path: 2},

@@ -238,11 +238,16 @@ func (h *host) observe(p *Programs, cfg RunConfig, name string, args ...string) 
 	}
 	events, stats := rec.finish(h.t)
 	if testing.Verbose() {
-		for i := range events {
-			h.t.Log(describe(&events[i]))
-		}
+		logAll(h.t, events)
 	}
 	return events, stats
+}
+
+func logAll(t testing.TB, events []Event) {
+	t.Helper()
+	for i := range events {
+		t.Log(describe(&events[i]))
+	}
 }
 
 func describe(ev *Event) string {

@@ -168,6 +168,7 @@ func TestExitStatus(t *testing.T) {
 		events, _ := rec.finish(t)
 		exits := ofType(events, Exit)
 		if len(exits) != 1 {
+			logAll(t, events)
 			t.Fatalf("%s: %d exit events", test.act, len(exits))
 		}
 		status := exits[0].Exit.Status
@@ -200,9 +201,7 @@ func TestThreadsEndOnce(t *testing.T) {
 		}
 		if threads < 16 || stats.ThreadExits != uint64(threads) {
 			t.Errorf("%d threads born, %d ended, %d missed, %+v", threads, stats.ThreadExits, stats.Missed, stats.Classes)
-			for i := range events {
-				t.Log(describe(&events[i]))
-			}
+			logAll(t, events)
 
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -64,12 +65,10 @@ func setID(cfg Config, parent uint64) (string, error) {
 	if err := unix.Uname(&u); err != nil {
 		return "", &os.SyscallError{Syscall: "uname", Err: err}
 	}
+	built := objects()
 	h := sha256.New()
-	for _, b := range [][]byte{_EgressBytes, _SensorBytes, _UnixsockBytes, u.Release[:], u.Version[:]} {
+	for _, b := range [][]byte{built[:], u.Release[:], u.Version[:]} {
 		h.Write(b)
-	}
-	for _, call := range callTable() {
-		h.Write([]byte{call.Path, call.Path2, call.Addr, call.Flags})
 	}
 	h.Write(binary.LittleEndian.AppendUint64(nil, parent))
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(cfg.Level)))
@@ -283,3 +282,19 @@ func parentOf(dir string) (uint64, error) {
 func removeSet(pinDir, name string) error {
 	return errors.Join(os.RemoveAll(filepath.Join(pinDir, name)), os.RemoveAll(lockPath(pinDir, name)))
 }
+
+// Build names the objects that are built in: equal names, equal programs. Runs
+// of different builds need different parents.
+func Build() string { return fmt.Sprintf("%x", objects())[:8] }
+
+// objects is the digest of the built-in objects and of the call table.
+var objects = sync.OnceValue(func() [sha256.Size]byte {
+	h := sha256.New()
+	for _, b := range [][]byte{_EgressBytes, _SensorBytes, _UnixsockBytes} {
+		h.Write(b)
+	}
+	for _, call := range callTable() {
+		h.Write([]byte{call.Path, call.Path2, call.Addr, call.Flags, call.File, call.Extent})
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+})

@@ -43,6 +43,7 @@ type counterValue struct {
 	RxBytes     uint64
 	TxRefused   uint64
 	ThreadExits uint64
+	FileBytes   uint64
 	Call        [callCount]callCounter
 }
 

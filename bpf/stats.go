@@ -6,6 +6,7 @@ import "fmt"
 type Stats struct {
 	Calls       []CallCount // system calls of the command, by number; those that were made
 	ThreadExits uint64      // threads that ended, besides the last of each process
+	FileBytes   uint64      // written to regular files, or reached for by truncate and fallocate; mappings of what was there before are not seen
 	Tx, Rx      Traffic     // IP packets, headers included; loopback counts on both sides
 	TxRefused   uint64      // packets to another destination than loopback
 	Classes     [2]Delivery // by Class
@@ -48,6 +49,19 @@ func (r *Run) Stats() (Stats, error) {
 	return s, nil
 }
 
+// FileBytes is the same number as in Stats, for a look while the run lives.
+func (r *Run) FileBytes() (uint64, error) {
+	cpus, err := r.slot.read()
+	if err != nil {
+		return 0, fmt.Errorf("bpf: counters: %w", err)
+	}
+	var n uint64
+	for i := range cpus {
+		n += cpus[i].FileBytes
+	}
+	return n, nil
+}
+
 // add adds o, sign times: with all bits set it subtracts.
 func (c *counterValue) add(o *counterValue, sign uint64) {
 	c.Seq += sign * o.Seq
@@ -72,6 +86,7 @@ func (c *counterValue) add(o *counterValue, sign uint64) {
 func (c *counterValue) stats() Stats {
 	s := Stats{
 		ThreadExits: c.ThreadExits,
+		FileBytes:   c.FileBytes,
 		Tx:          Traffic{c.TxPackets, c.TxBytes},
 		Rx:          Traffic{c.RxPackets, c.RxBytes},
 		TxRefused:   c.TxRefused,

@@ -1,7 +1,5 @@
 package policy
 
-import "strings"
-
 // Gap is a clause that this version cannot enforce at all. A run with a gap is
 // refused unless allow_gaps has its Clause, and then the clause is not granted
 // in any other way: the record says that it was left out.
@@ -77,26 +75,20 @@ func (g *gaps) filesystem(p *Policy) {
 	}
 }
 
-// bounds reports the limits on what is written where a real directory is
-// writable: only the tmpfs of a run has a size.
+// bounds reports the limit that nothing keeps where a real directory is
+// writable. The total size is counted there, see [Policy.CountsOutput].
 func (g *gaps) bounds(p *Policy) {
-	where := p.reallyWritable()
-	if where == "" {
-		return
-	}
-	for _, b := range []struct {
-		clause, flag, what string
-		limit              Limit
-	}{
-		{"filesystem.max_output_bytes", "--output", "total size of what is written", p.MaxOutputBytes},
-		{"filesystem.max_files", "--files", "number of files", p.MaxFiles},
-	} {
-		if asked(b.limit) {
-			g.add(b.clause, b.limit.Source, "the "+b.what+" cannot be limited below "+quote(where)+", a real directory: only the private tmpfs is bounded",
-				"write "+strings.TrimPrefix(b.clause, "filesystem.")+": none ("+b.flag+" none), make the directory read-only, or accept it: --allow-gap "+b.clause)
-		}
+	if where := p.reallyWritable(); where != "" && asked(p.MaxFiles) {
+		g.add("filesystem.max_files", p.MaxFiles.Source, "the number of files cannot be limited below "+quote(where)+", a real directory: only the private tmpfs is bounded",
+			"write max_files: none (--files none), make the directory read-only, or accept it: --allow-gap filesystem.max_files")
 	}
 }
+
+// CountsOutput reports whether filesystem.max_output_bytes has to be kept by
+// counting what is written to files: a file or a flag set it, and a real
+// directory is writable, whose file system knows no such limit. The run is
+// ended when it is passed, so it is kept within one counting interval.
+func (p *Policy) CountsOutput() bool { return p.reallyWritable() != "" && asked(p.MaxOutputBytes) }
 
 // reallyWritable returns a host directory that the command may write, or "".
 func (p *Policy) reallyWritable() string {

@@ -86,7 +86,7 @@ func (r *Run) status(res *runs.Result, end exited) {
 	case runs.ReasonWall:
 		res.Status, res.Reason = StatusWall, end.reason
 		return
-	case runs.ReasonCPU, runs.ReasonMemory:
+	case runs.ReasonCPU, runs.ReasonMemory, runs.ReasonOutput:
 		res.Status, res.Reason = StatusKilled, end.reason
 		return
 	case runs.ReasonError:
@@ -166,6 +166,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 	add("tasks", "process.max_subprocesses", l.Tasks, refusedForks)
 	add("cpu", "process.max_cpu_seconds", l.CPU, one(res.Reason == runs.ReasonCPU))
 	add("wall", "process.max_wall_seconds", l.Wall, one(res.Reason == runs.ReasonWall))
+	add("output", "filesystem.max_output_bytes", l.Output, one(res.Reason == runs.ReasonOutput))
 	add("stdout", "output.max_stdout_bytes", l.Stdout, one(res.Stdout.Truncated || res.Stderr.Truncated))
 }
 
@@ -243,6 +244,6 @@ func counts(s bpf.Stats) []trace.Count {
 		}
 	}
 	return append(out, trace.Count{Name: "syscalls", N: calls}, trace.Count{Name: "bytes.read", N: read},
-		trace.Count{Name: "bytes.written", N: written}, trace.Count{Name: "bytes.sent", N: sent}, trace.Count{Name: "bytes.received", N: received},
+		trace.Count{Name: "bytes.written", N: written}, trace.Count{Name: "bytes.files", N: s.FileBytes}, trace.Count{Name: "bytes.sent", N: sent}, trace.Count{Name: "bytes.received", N: received},
 		trace.Count{Name: "packets.sent", N: s.Tx.Packets}, trace.Count{Name: "packets.received", N: s.Rx.Packets}, trace.Count{Name: "packets.refused", N: s.TxRefused})
 }

@@ -35,6 +35,7 @@ type HostInfo struct {
 type Host struct {
 	Info HostInfo
 
+	layout       cgroup.Layout
 	parent       *cgroup.Parent
 	programs     *bpf.Programs
 	system       []Opened
@@ -127,7 +128,7 @@ func (h *Host) probeCgroup(name string) error {
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
 	}
-	h.Info.CgroupMode = layout.Mode()
+	h.layout, h.Info.CgroupMode = layout, layout.Mode()
 	if layout.Unified == "" {
 		return &Refusal{What: "no cgroup v2 hierarchy is mounted, so that a run could be neither bounded nor observed",
 			Remedy: "mount one: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside v1)"}

@@ -56,10 +56,11 @@ type Limits struct {
 	Tasks   int64 `json:"tasks"` // threads too, besides agentguard's own
 	CPU     int64 `json:"cpu_ns"`
 	Wall    int64 `json:"wall_ns"`
-	Output  int64 `json:"output_bytes"` // of the scratch file system
-	Files   int64 `json:"files"`        // in the scratch file system
-	Stdout  int64 `json:"stdout_bytes"` // of stdout and stderr together kept in the record
-	CutHere bool  `json:"stdout_cut"`   // the caller's copy ends at Stdout too
+	Output  int64 `json:"output_bytes"`   // of the scratch file system
+	Files   int64 `json:"files"`          // in the scratch file system
+	Counted bool  `json:"output_counted"` // Output also bounds what is written to real files, by counting
+	Stdout  int64 `json:"stdout_bytes"`   // of stdout and stderr together kept in the record
+	CutHere bool  `json:"stdout_cut"`     // the caller's copy ends at Stdout too
 	Trace   int64 `json:"trace_bytes"`
 }
 
@@ -155,6 +156,7 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	p.Limits = Limits{
 		Memory: limit(pol.MaxMemory), Tasks: limit(pol.MaxTasks), CPU: limit(pol.MaxCPU), Wall: limit(pol.MaxWall),
 		Output: limit(pol.MaxOutputBytes), Files: limit(pol.MaxFiles), Stdout: limit(pol.MaxStdout),
+		Counted: pol.CountsOutput(),
 		CutHere: !pol.MaxStdout.Source.IsDefault() && limit(pol.MaxStdout) >= 0, Trace: limit(pol.MaxTraceBytes),
 	}
 	p.clauses = map[string]string{
@@ -162,6 +164,7 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 		"tasks":  clauseText("process.max_subprocesses", pol.MaxTasks.Source),
 		"cpu":    clauseText("process.max_cpu_seconds", pol.MaxCPU.Source),
 		"wall":   clauseText("process.max_wall_seconds", pol.MaxWall.Source),
+		"output": clauseText("filesystem.max_output_bytes", pol.MaxOutputBytes.Source),
 		"stdout": clauseText("output.max_stdout_bytes", pol.MaxStdout.Source),
 	}
 	add := func(name string, resource int, value int64) {
@@ -227,6 +230,10 @@ func hostGaps(p *policy.Policy, h *Host) []Gap {
 	if limit(p.MaxTasks) >= 0 && slices.Contains(h.Info.MissingControllers, "pids") {
 		add("process.max_subprocesses", p.MaxTasks.Source, "this host has no pids controller for the run's cgroup",
 			"enable it, write `none`, or accept with --allow-gap process.max_subprocesses")
+	}
+	if !h.Info.BPF && p.CountsOutput() {
+		add("filesystem.max_output_bytes", p.MaxOutputBytes.Source, "what is written to real directories cannot be counted: "+h.Info.BPFError,
+			"write `none`, make the directories read-only, or accept with --allow-gap filesystem.max_output_bytes")
 	}
 	if !h.Info.BPF {
 		add("record", policy.Source{}, "the kernel's record cannot be made: "+h.Info.BPFError,

@@ -75,6 +75,15 @@ func runtimeDir() string {
 	return RuntimeDir
 }
 
+// parentName is the parent cgroup of this build's runs: programs of another
+// build, which may have live runs, are attached to another parent.
+func parentName() string {
+	if len(seams()) > 0 {
+		return "seam-" + cgroup.DefaultParent + "-" + bpf.Build()
+	}
+	return cgroup.DefaultParent + "-" + bpf.Build()
+}
+
 // Prepare decides everything about a run and changes nothing but agentguard's
 // own directories. The caller must call Close.
 func Prepare(cfg Config) (*Run, error) {
@@ -125,10 +134,7 @@ func (r *Run) openPaths() error {
 }
 
 func (r *Run) probe() error {
-	parent := cgroup.DefaultParent
-	if len(seams()) > 0 {
-		parent += "-seam"
-	}
+	parent := parentName()
 	h, err := probeHost(parent, runtimeDir())
 	if err != nil {
 		return err
@@ -178,7 +184,12 @@ func (r *Run) openState() error {
 func (r *Run) sweep() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	swept, err := r.host.parent.Sweep(ctx, func(id string) bool { return alive(runtimeDir(), id) })
+	live := func(id string) bool { return alive(runtimeDir(), id) }
+	swept, err := r.host.parent.Sweep(ctx, live)
+	if len(seams()) == 0 {
+		old, oerr := r.host.layout.SweepOthers(ctx, cgroup.DefaultParent+"-", parentName(), live)
+		swept, err = append(swept, old...), errors.Join(err, oerr)
+	}
 	for _, id := range swept {
 		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
 		_ = os.Remove(lockPath(runtimeDir(), id))

@@ -31,7 +31,7 @@ func seamBinary(t *testing.T) string {
 // removeSeamDebris removes what test builds keep between runs: their parents
 // below the cgroup roots and their runtime directory.
 func removeSeamDebris() {
-	for _, pattern := range []string{"/sys/fs/cgroup/agentguard-seam*", "/sys/fs/cgroup/*/agentguard-seam*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/seam-agentguard-*", "/sys/fs/cgroup/*/seam-agentguard-*"} {
 		dirs, _ := filepath.Glob(pattern)
 		for _, d := range dirs {
 			_ = unix.Rmdir(d)

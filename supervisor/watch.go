@@ -45,7 +45,7 @@ func (w *watcher) loop(ctx context.Context) exited {
 	if n := w.r.plan.Limits.Wall; n >= 0 {
 		wall = time.After(time.Duration(n))
 	}
-	cpu := w.nextCPU()
+	cpu, output := w.nextCPU(), w.nextCount()
 	flush := time.NewTicker(flushEvery)
 	defer flush.Stop()
 	for {
@@ -63,6 +63,11 @@ func (w *watcher) loop(ctx context.Context) exited {
 				w.end(runs.ReasonCPU, 0)
 			}
 			cpu = w.nextCPU()
+		case <-output:
+			if w.overOutput() {
+				w.end(runs.ReasonOutput, 0)
+			}
+			output = w.nextCount()
 		case <-w.oom:
 			if w.r.leaf.OOMKills() > 0 {
 				w.end(runs.ReasonMemory, 0)
@@ -144,6 +149,25 @@ func (w *watcher) nextCPU() <-chan time.Time {
 func (w *watcher) overCPU() bool {
 	user, system, err := w.r.leaf.CPU()
 	return err == nil && user+system >= time.Duration(w.r.plan.Limits.CPU)
+}
+
+// countEvery is how often written bytes are compared with their limit.
+const countEvery = 20 * time.Millisecond
+
+// nextCount is when the bytes written to files are looked at again; nil: never.
+func (w *watcher) nextCount() <-chan time.Time {
+	if !w.r.plan.Limits.Counted || w.r.sensor == nil || w.reason != "" {
+		return nil
+	}
+	return time.After(countEvery)
+}
+
+func (w *watcher) overOutput() bool {
+	n, err := w.r.sensor.FileBytes()
+	if err != nil {
+		w.r.cfg.Log.Error().Err(err).Msg("output accounting")
+	}
+	return err == nil && int64(n) > w.r.plan.Limits.Output
 }
 
 // watchMemory starts the v1 out-of-memory watch and returns how to stop it.

@@ -82,6 +82,7 @@ struct counters {
 	struct class_count class[CLASSES];
 	u64 tx_packets, tx_bytes, rx_packets, rx_bytes, tx_refused;
 	u64 thread_exits;
+	u64 file_bytes; /* written to regular files, and room taken by truncate and fallocate */
 	struct call_count call[CALLS];
 };
 
@@ -91,6 +92,8 @@ struct call_info {
 	u8 path2; /* the second path of rename, link and the like */
 	u8 addr;  /* 1 + index of the sockaddr (or msghdr) argument */
 	u8 flags; /* enum call_flags */
+	u8 file;  /* 1 + index of the descriptor that is written to */
+	u8 extent; /* 1 + index of the argument that says how far a file may reach */
 };
 
 enum call_flags {
@@ -99,6 +102,7 @@ enum call_flags {
 	CALL_PROBED = 4,  /* ENOSYS is ordinary feature probing: counted only */
 	CALL_MSGHDR = 8,  /* addr is a struct msghdr */
 	CALL_LISTEN = 16, /* success is a listen event */
+	CALL_WRITES = 64, /* file or extent is set */
 	CALL_QUIET = 32,  /* EPERM means something else than a refusal: counted only */
 };
 

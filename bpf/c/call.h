@@ -18,6 +18,7 @@
 #define MAX_ERRNO 4095
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000
+#define S_IFREG 0100000
 
 const volatile struct call_info calls[CALLS];
 
@@ -168,6 +169,43 @@ INLINE void report_call(const struct member *m, struct pt_regs *regs, s64 ret, s
 	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len, sizeof(ev->data)));
 }
 
+/* open_file is what a descriptor of the current task refers to now, or NULL. */
+INLINE struct file *open_file(u32 fd)
+{
+	struct task_struct *task = (void *)current_task();
+	struct files_struct *files = READ(task, files);
+	struct fdtable *table = READ(files, fdt);
+	struct file *file = NULL;
+
+	if (fd < READ(table, max_fds))
+		read_kernel(&file, sizeof(file), READ(table, fd) + fd);
+	return file;
+}
+
+/*
+ * count_file adds what a call wrote to a regular file. A descriptor that
+ * another thread has closed meanwhile counts as one; so does all that
+ * truncate and fallocate reach for, since memory mappings can fill it unseen.
+ */
+INLINE void count_file(const struct member *m, struct pt_regs *regs, s64 ret, const volatile struct call_info *info)
+{
+	struct inode *inode;
+	struct file *file;
+	u64 args[6];
+
+	call_args(regs, args);
+	if (info->file) {
+		file = open_file(info->file == 3 ? args[2] : args[0]);
+		inode = READ(file, f_inode);
+		if (file && (READ(inode, i_mode) & S_IFMT) != S_IFREG)
+			return;
+	}
+	if (info->extent)
+		ret = info->extent == 4 ? args[3] : args[1];
+	if (ret > 0)
+		add(&m->counts->file_bytes, ret);
+}
+
 /*
  * report_listen records where a socket listens: no cgroup hook sees listen,
  * nor the port that it binds by itself. The descriptor is looked up again, so
@@ -175,20 +213,15 @@ INLINE void report_call(const struct member *m, struct pt_regs *regs, s64 ret, s
  */
 INLINE void report_listen(const struct member *m, struct pt_regs *regs, s32 nr)
 {
-	struct task_struct *task = (void *)current_task();
-	struct files_struct *files = READ(task, files);
-	struct fdtable *table = READ(files, fdt);
 	struct ev_sock ev = {};
-	struct file *file = NULL;
+	struct file *file;
 	struct inode *inode;
 	struct socket *socket;
 	struct sock *sk;
 	u64 args[6];
 
 	call_args(regs, args);
-	if ((u32)args[0] >= READ(table, max_fds))
-		return;
-	read_kernel(&file, sizeof(file), READ(table, fd) + (u32)args[0]);
+	file = open_file(args[0]);
 	inode = READ(file, f_inode);
 	if ((READ(inode, i_mode) & S_IFMT) != S_IFSOCK)
 		return;
@@ -217,6 +250,8 @@ INLINE void on_known_call(const struct member *m, struct pt_regs *regs, s64 ret,
 	if (in_command(m->run, current_pid_tgid() >> 32))
 		count_call(m->counts, index, ret, flags);
 	if (ret >= 0) {
+		if (flags & CALL_WRITES)
+			count_file(m, regs, ret, &calls[index & (CALLS - 1)]);
 		if (ret == 0 && (flags & CALL_LISTEN))
 			report_listen(m, regs, nr);
 		return;

@@ -81,6 +81,8 @@ func tellReason(res *runs.Result, p *policy.Policy) {
 		tell("ended by the cpu limit of %v (process.max_cpu_seconds, %s); raise it with --cpu", time.Duration(p.MaxCPU.N), p.MaxCPU.Source)
 	case runs.ReasonMemory:
 		tell("ended by the memory limit of %s (process.max_memory_mb, %s); raise it with --memory", trace.Size(uint64(p.MaxMemory.N)), p.MaxMemory.Source)
+	case runs.ReasonOutput:
+		tell("ended after %s were written to files (filesystem.max_output_bytes, %s); raise it with --output", trace.Size(uint64(p.MaxOutputBytes.N)), p.MaxOutputBytes.Source)
 	case runs.ReasonSignal:
 		tell("ended by %s", res.Signal)
 	}

@@ -45,8 +45,9 @@ const (
 	ReasonWall   = "wall"
 	ReasonCPU    = "cpu"
 	ReasonMemory = "memory"
-	ReasonLoss   = "loss"  // on_loss: kill
-	ReasonError  = "error" // agentguard could not run it, or not enforce
+	ReasonOutput = "output" // more was written than filesystem.max_output_bytes
+	ReasonLoss   = "loss"   // on_loss: kill
+	ReasonError  = "error"  // agentguard could not run it, or not enforce
 )
 
 // Usage is what the whole tree of processes consumed.
