@@ -129,7 +129,7 @@ const mustAllow = `read write openat openat2 close mmap mprotect munmap execve e
 	seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self memfd_create memfd_secret close_range statx
 	setuid setgid setresuid setresgid setgroups capset mknodat fchmodat2 faccessat2 copy_file_range
 	setxattrat getxattrat listxattrat removexattrat file_getattr file_setattr cachestat mseal map_shadow_stack
-	rseq_slice_yield io_setup io_submit inotify_add_watch membarrier sched_setaffinity pkey_alloc`
+	rseq_slice_yield inotify_add_watch membarrier sched_setaffinity pkey_alloc`
 
 func TestAllowedCalls(t *testing.T) {
 	for _, a := range arches {

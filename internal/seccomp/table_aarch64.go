@@ -8,9 +8,9 @@ package seccomp
 // The system calls of linux/arm64 by number. A row without a reason is as in
 // Moby's profile for a container that has no capability.
 var aarch64Calls = []call{
-	{0, "io_setup", allow, ""},
+	{0, "io_setup", refuse, "operations of an AIO context pass the record"},
 	{1, "io_destroy", allow, ""},
-	{2, "io_submit", allow, ""},
+	{2, "io_submit", refuse, "operations of an AIO context pass the record"},
 	{3, "io_cancel", allow, ""},
 	{4, "io_getevents", allow, ""},
 	{5, "setxattr", allow, ""},

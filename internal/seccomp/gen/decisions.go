@@ -47,6 +47,9 @@ var decisions = []decision{
 
 	// Requests are executed without the system calls that layers and sensor look at.
 	{"io_uring_setup io_uring_enter io_uring_register", "never", "operations of a ring pass neither filter nor record"},
+	// AIO contexts do the same for reads and writes (Moby allows them). Programs
+	// that try them, databases with O_DIRECT, fall back to ordinary calls.
+	{"io_setup io_submit", "refuse", "operations of an AIO context pass the record"},
 	// A mount changes what a granted path means. The query calls are refused
 	// with the rest (Moby allows them): they describe the view's sources on the host.
 	{
