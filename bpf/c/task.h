@@ -68,7 +68,8 @@ INLINE bool8 first(struct task_struct *task, u16 what, u16 round)
 	key.pid = READ(task, pid);
 	key.what = what;
 	key.round = round;
-	return map_update(&told_tasks, &key, &one, MAP_NOEXIST) != -EEXIST;
+	/* Up to 6.3 maps return an int here, whose upper half is zero. */
+	return (int)map_update(&told_tasks, &key, &one, MAP_NOEXIST) != -EEXIST;
 }
 
 /* find_task finds the run of a task that is not the current one. */
