@@ -75,7 +75,7 @@ func TestArgumentRules(t *testing.T) {
 			if c := a.byName(Name(p.nr)); c != nil {
 				nr = int(c.nr)
 			}
-			if got := a.decide(uint32(nr), p.args, nil); got.Errno() != p.want || got.Kill() {
+			if got := a.decide(uint32(nr), p.args, nil); got.Errno() != p.want || got == verdictKill {
 				t.Errorf("%s: %s: %#x, want %v", archName(a), p.label, got, p.want)
 			}
 		}

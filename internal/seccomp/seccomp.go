@@ -60,14 +60,6 @@ func Name(nr int) string {
 	return "syscall_" + strconv.Itoa(nr)
 }
 
-// Number returns the number of the named call on this architecture.
-func Number(name string) (int, bool) {
-	if c := native.byName(name); c != nil {
-		return int(c.nr), true
-	}
-	return 0, false
-}
-
 // Permissible reports whether a policy may name the call in seccomp_allow on
 // this architecture.
 func Permissible(name string) bool {
@@ -93,9 +85,6 @@ func (v Verdict) Errno() unix.Errno {
 	}
 	return unix.Errno(v & unix.SECCOMP_RET_DATA)
 }
-
-// Kill reports whether the call ends its process.
-func (v Verdict) Kill() bool { return v == verdictKill }
 
 // Decide returns what Filter(extra) answers to a call by this architecture's
 // own entry: the same decision, reached without the filter's program.
