@@ -174,3 +174,8 @@ type exited struct {
 	reason string // runs.Reason*; why the run was ended, "" when the command ended
 	after  time.Duration
 }
+
+// killed reports whether the command or all of the run died by SIGKILL.
+func (e *exited) killed() bool {
+	return e.err != nil || e.exit.Status.Signaled() && e.exit.Status.Signal() == unix.SIGKILL
+}

@@ -194,8 +194,8 @@ func (r *Run) sweep() error {
 		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
 		_ = os.Remove(lockPath(runtimeDir(), id))
 	}
-	if err != nil {
-		return fmt.Errorf("sweeping after a dead supervisor: %w", err)
+	if err != nil { // one task that cannot be killed must not stop every later run
+		r.cfg.Log.Warn().Err(err).Msg("sweeping after a dead supervisor")
 	}
 	return r.state.Sweep(time.Minute) // directories that never became a run
 }

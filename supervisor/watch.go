@@ -51,8 +51,8 @@ func (w *watcher) loop(ctx context.Context) exited {
 	for {
 		select {
 		case e := <-w.ended:
-			if e.reason = w.reason; e.reason == "" && e.err != nil && w.r.leaf.OOMKills() > 0 {
-				e.reason = runs.ReasonMemory // v2: memory.oom.group took PID 1 too
+			if e.reason = w.reason; e.reason == "" && e.killed() && w.r.leaf.OOMKills() > 0 {
+				e.reason = runs.ReasonMemory // v2: memory.oom.group took PID 1 too; v1: the command itself was chosen
 			}
 			e.after = time.Since(w.begun)
 			return e
