@@ -9,9 +9,18 @@ import (
 )
 
 func newDoctor() *cobra.Command {
-	c := &cobra.Command{Use: "doctor", Short: "Say what this host enforces and records, layer by layer, and what to change", Args: cobra.NoArgs,
-		Long:    "doctor probes by trying, never by version, and changes nothing but agentguard's own directories.\n\nExit status: 0 everything is there; 1 something is thin or missing.",
-		Example: "  agentguard doctor\n  agentguard doctor --json | jq .layers"}
+	c := &cobra.Command{
+		Use: "doctor", Short: "Say what this host enforces and records, layer by layer, and what to change", Args: cobra.NoArgs,
+		Long: `doctor tries what a run does, layer by layer, and says what this host enforces and
+records, what is thin or missing, and what to change. It never goes by versions,
+changes nothing and leaves nothing behind. What only root can try is unknown to
+others. docs/doctor.md explains every row and the JSON.
+
+Exit status: 0 when nothing is missing (thin layers included: runs go ahead and say
+so); 1 when something is missing, so that a run with the default policy would be
+refused or go unrecorded.`,
+		Example: "  sudo agentguard doctor\n  agentguard doctor --json | jq '.layers[] | select(.state != \"ok\")'",
+	}
 	asJSON := c.Flags().Bool("json", false, "as JSON")
 	c.RunE = func(*cobra.Command, []string) error {
 		d := supervisor.Diagnose()

@@ -1,0 +1,68 @@
+package supervisor
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// onLostThread runs fn on a thread that ends with the call, and with it all
+// that fn did to it: namespaces that it entered, what it mounted there, filters
+// and Landlock domains that nothing can take off.
+func onLostThread(fn func() error) error {
+	done := make(chan error, 1)
+	go lose(fn, done)
+	return <-done
+}
+
+// lose never unlocks its thread. The main thread would park instead of ending;
+// a goroutine that lands there hands the work to another thread.
+func lose(fn func() error, done chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		inner := make(chan error, 1)
+		go lose(fn, inner)
+		done <- <-inner
+		runtime.UnlockOSThread()
+		return
+	}
+	done <- fn()
+}
+
+// noNewPrivs is needed by whoever restricts a thread without CAP_SYS_ADMIN.
+func noNewPrivs() error {
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
+
+// inPrivateMounts runs fn in a mount namespace of its own, where nothing that it
+// mounts reaches the host or outlives the call.
+func inPrivateMounts(fn func() error) error {
+	return onLostThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("unshare(CLONE_NEWNS): %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("mount / MS_REC|MS_PRIVATE: %w", err)
+		}
+		return fn()
+	})
+}
+
+func seccompCall(op uint, arg *uint32) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, uintptr(op), 0, uintptr(unsafe.Pointer(arg))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// setFilter is seccomp(SECCOMP_SET_MODE_FILTER) for the calling thread alone.
+func setFilter(filter []byte) error {
+	prog := unix.SockFprog{Len: uint16(len(filter) / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(filter)))}
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
