@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,6 +102,42 @@ func checkLoss(t *testing.T, stats Stats, kept [2]uint64) {
 	}
 	if missing != dropped || stats.Read != kept[0]+kept[1] {
 		t.Errorf("gaps of %d, dropped %d; read %d, kept %v", missing, dropped, stats.Read, kept)
+	}
+}
+
+// The reader's path from the ring to the callback allocates nothing an event.
+func TestReadAllocatesNothing(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	leaf := h.leaf()
+	id, err := cgroupID(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := p.Start(RunConfig{CgroupID: id, RingBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	if out, err := act(leaf, "deny-flood", denyDir(t), "10000").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	if err := run.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	err = run.Read(func(*Event) error { n++; return nil })
+	took := time.Since(start)
+	runtime.ReadMemStats(&after)
+	if err != nil || n < 5000 {
+		t.Fatalf("%d events, %v", n, err)
+	}
+	t.Logf("%d events, %v each", n, took/time.Duration(n))
+	if allocs := after.Mallocs - before.Mallocs; allocs > 100 {
+		t.Errorf("%d allocations for %d events", allocs, n)
 	}
 }
 
