@@ -1,0 +1,390 @@
+package supervisor
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience ends a hang; no test waits for it when all is well.
+const patience = 20 * time.Second
+
+// inTime limits how long a part of a test may hang.
+func inTime(t *testing.T, what string, fn func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); fn() }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%s hangs", what)
+	}
+}
+
+func hexOf(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// testStdio is a relay whose caller reads from the pipes that it returns.
+type testStdio struct {
+	*stdio
+	out, err *os.File // what the caller sees
+	record   map[string]*os.File
+	passed   []*os.File // the caller's ends that the relay writes to
+	limits   Limits
+}
+
+// newTestStdio makes a relay; shared gives stdout and stderr one open file.
+func newTestStdio(t *testing.T, shared bool, limits Limits) *testStdio {
+	t.Helper()
+	s := &testStdio{record: map[string]*os.File{}}
+	pipes := func() (r, w *os.File) {
+		r, w, err := os.Pipe()
+		must(t, err)
+		t.Cleanup(func() { r.Close(); w.Close() })
+		return r, w
+	}
+	var w1, w2 *os.File
+	s.out, w1 = pipes()
+	if s.err, w2 = pipes(); shared {
+		w2 = w1
+	}
+	s.passed = []*os.File{w1, w2}
+	var err error
+	s.stdio, err = newStdio(false, w1, w2, Identity{UID: os.Getuid(), GID: os.Getgid()})
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	for _, name := range []string{"stdout", "stderr"} {
+		f, err := os.CreateTemp(t.TempDir(), name)
+		must(t, err)
+		t.Cleanup(func() { f.Close() })
+		s.record[name] = f
+	}
+	s.limits = limits
+	return s
+}
+
+func (s *testStdio) kept(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(s.record[name].Name())
+	must(t, err)
+	return string(b)
+}
+
+// command writes as the command would, then ends.
+func (s *testStdio) command(t *testing.T, fn func(stdout, stderr *os.File)) []Stream {
+	t.Helper()
+	s.start(nil, s.limits, s.record)
+	fn(s.childOut, s.childErr)
+	must(t, s.closeChild())
+	var got []Stream
+	inTime(t, "the relay", func() { got = s.finish() })
+	for _, w := range s.passed {
+		w.Close()
+	}
+	return got
+}
+
+var unbounded = Limits{Stdout: -1}
+
+// reader collects what the caller gets, from the start: a full pipe stops a relay.
+func reader(f *os.File) func() string {
+	var b []byte
+	var done sync.WaitGroup
+	done.Go(func() { b, _ = io.ReadAll(f) })
+	return func() string { done.Wait(); return string(b) }
+}
+
+func TestRelayTwoStreams(t *testing.T) {
+	s := newTestStdio(t, false, unbounded)
+	out, errs := reader(s.out), reader(s.err)
+	got := s.command(t, func(stdout, stderr *os.File) {
+		_, e1 := stdout.WriteString("out\x00\xff\n")
+		_, e2 := stderr.WriteString("err\n")
+		must(t, e1, e2)
+	})
+	want := []Stream{
+		{Name: "stdout", Total: 6, Kept: 6, Passed: 6, SHA256: hexOf("out\x00\xff\n")},
+		{Name: "stderr", Total: 4, Kept: 4, Passed: 4, SHA256: hexOf("err\n")},
+	}
+	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if o, e := out(), errs(); o != "out\x00\xff\n" || e != "err\n" {
+		t.Errorf("the caller got %q, %q", o, e)
+	}
+	if o, e := s.kept(t, "stdout"), s.kept(t, "stderr"); o != "out\x00\xff\n" || e != "err\n" {
+		t.Errorf("the record has %q, %q", o, e)
+	}
+}
+
+// One open file for both streams is one pipe: the order of writes holds.
+func TestRelayKeepsOrder(t *testing.T) {
+	s := newTestStdio(t, true, unbounded)
+	out := reader(s.out)
+	var want strings.Builder
+	got := s.command(t, func(stdout, stderr *os.File) {
+		for i := range 2000 {
+			f, text := stdout, "o"+itoa(i)+"\n"
+			if i%3 == 1 {
+				f, text = stderr, "e"+itoa(i)+"\n"
+			}
+			_, err := f.WriteString(text)
+			must(t, err)
+			want.WriteString(text)
+		}
+	})
+	if len(got) != 1 || got[0].Name != "stdout" || got[0].SHA256 != hexOf(want.String()) {
+		t.Errorf("streams %+v", got)
+	}
+	if o := out(); o != want.String() || s.kept(t, "stdout") != o {
+		t.Error("the order is lost")
+	}
+}
+
+func TestRelayBudgets(t *testing.T) {
+	const text = "0123456789"
+	for _, c := range []struct {
+		name       string
+		limits     Limits
+		kept, pass [2]int64 // of stdout, then stderr
+	}{
+		{"none", Limits{Stdout: -1}, [2]int64{10, 10}, [2]int64{10, 10}},
+		{"none, asked to cut", Limits{Stdout: -1, CutHere: true}, [2]int64{10, 10}, [2]int64{10, 10}},
+		{"the record alone", Limits{Stdout: 15}, [2]int64{10, 5}, [2]int64{10, 10}},
+		{"both", Limits{Stdout: 15, CutHere: true}, [2]int64{10, 5}, [2]int64{10, 5}},
+		{"exact", Limits{Stdout: 20, CutHere: true}, [2]int64{10, 10}, [2]int64{10, 10}},
+		{"in the first", Limits{Stdout: 3, CutHere: true}, [2]int64{3, 0}, [2]int64{3, 0}},
+		{"zero", Limits{Stdout: 0, CutHere: true}, [2]int64{0, 0}, [2]int64{0, 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newTestStdio(t, false, c.limits)
+			out, errs := reader(s.out), reader(s.err)
+			got := s.command(t, func(stdout, stderr *os.File) {
+				_, err := stdout.WriteString(text)
+				must(t, err)
+				s.seen(t, 0, 10) // two pipes have no order of their own
+				_, err = stderr.WriteString(text)
+				must(t, err)
+			})
+			for i, stream := range got {
+				if stream.Total != 10 || stream.Kept != c.kept[i] || stream.Passed != c.pass[i] || stream.SHA256 != hexOf(text) {
+					t.Errorf("%+v, want %d kept, %d passed", stream, c.kept[i], c.pass[i])
+				}
+			}
+			if o, e := out(), errs(); o != text[:c.pass[0]] || e != text[:c.pass[1]] {
+				t.Errorf("the caller got %q, %q", o, e)
+			}
+			if o, e := s.kept(t, "stdout"), s.kept(t, "stderr"); o != text[:c.kept[0]] || e != text[:c.kept[1]] {
+				t.Errorf("the record has %q, %q", o, e)
+			}
+		})
+	}
+}
+
+// seen waits until the pipe of a stream is empty and its bytes were dealt with.
+func (s *testStdio) seen(t *testing.T, stream int, n int64) {
+	t.Helper()
+	pipe, err := s.outs[stream].from.SyscallConn() // Fd would make it block
+	must(t, err)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		left := -1
+		must(t, pipe.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }), err)
+		if left == 0 {
+			time.Sleep(50 * time.Millisecond) // from the read to the budgets
+			return
+		}
+	}
+	t.Fatalf("%d bytes are not read", n)
+}
+
+// More than any pipe or chunk holds, past a caller that reads slowly.
+func TestRelayHugeOutputSlowReader(t *testing.T) {
+	const size = 9<<20 + 12345
+	want := bytes.Repeat([]byte("abcdefghijklm"), size/13+1)[:size]
+	s := newTestStdio(t, true, Limits{Stdout: 1 << 20})
+	var sum [32]byte
+	var total int
+	var slow sync.WaitGroup
+	slow.Go(func() {
+		h := sha256.New()
+		buf := make([]byte, 100001)
+		for {
+			n, err := s.out.Read(buf)
+			h.Write(buf[:n])
+			if total += n; err != nil {
+				break
+			}
+			if total < 1<<20 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		h.Sum(sum[:0])
+	})
+	got := s.command(t, func(stdout, _ *os.File) {
+		_, err := stdout.Write(want)
+		must(t, err)
+	})
+	slow.Wait()
+	if sum != sha256.Sum256(want) || total != size {
+		t.Errorf("the caller got %d bytes of %d", total, size)
+	}
+	if g := got[0]; g.Total != size || g.Passed != size || g.Kept != 1<<20 || g.SHA256 != hexOf(string(want)) || g.Error != "" {
+		t.Errorf("%+v", g)
+	}
+	if s.kept(t, "stdout") != string(want[:1<<20]) {
+		t.Error("the record's copy is not the first MiB")
+	}
+}
+
+// A disk that is full costs the record's copy, and the stream says so; the
+// caller gets everything.
+func TestRelayRecordFails(t *testing.T) {
+	s := newTestStdio(t, false, unbounded)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	must(t, err)
+	defer full.Close()
+	s.record["stdout"] = full
+	out, errs := reader(s.out), reader(s.err)
+	got := s.command(t, func(stdout, stderr *os.File) {
+		_, e1 := stdout.WriteString("out")
+		_, e2 := stderr.WriteString("err")
+		must(t, e1, e2)
+	})
+	if g := got[0]; g.Total != 3 || g.Passed != 3 || g.Kept != 0 || !strings.HasPrefix(g.Error, "record: ") || !strings.Contains(g.Error, "no space left") {
+		t.Errorf("%+v", g)
+	}
+	if g := got[1]; g.Error != "" || g.Kept != 3 {
+		t.Errorf("the other stream suffers: %+v", g)
+	}
+	if o, e := out(), errs(); o != "out" || e != "err" {
+		t.Errorf("the caller got %q, %q", o, e)
+	}
+}
+
+// With its own copy cut, the caller's absence stops nothing.
+func TestRelayGoneReaderWithABudget(t *testing.T) {
+	s := newTestStdio(t, true, Limits{Stdout: 100, CutHere: true})
+	must(t, s.out.Close())
+	text := strings.Repeat("x", 1<<20)
+	got := s.command(t, func(stdout, _ *os.File) {
+		_, err := stdout.WriteString(text)
+		must(t, err)
+	})
+	if g := got[0]; g.Total != 1<<20 || g.Kept != 100 || g.Passed != 0 || g.Error != "" || g.SHA256 != hexOf(text) {
+		t.Errorf("%+v", g)
+	}
+}
+
+// The command reads what the caller's stdin holds, then its end.
+func TestStdin(t *testing.T) {
+	for _, pass := range []bool{true, false} {
+		r, w, err := os.Pipe()
+		must(t, err)
+		s, err := newStdio(pass, os.Stdout, os.Stdout, Identity{UID: os.Getuid(), GID: os.Getgid()})
+		must(t, err)
+		childIn := s.childIn
+		s.childIn = nil
+		text := strings.Repeat("line\n", 50000)
+		go func() { _, _ = w.WriteString(text); w.Close() }()
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		must(t, err)
+		s.start(r, unbounded, map[string]*os.File{"stdout": null, "stderr": null})
+		var got []byte
+		inTime(t, "stdin", func() { got, err = io.ReadAll(childIn) })
+		must(t, err)
+		if want := map[bool]string{true: text}[pass]; string(got) != want {
+			t.Errorf("pass %v: %d bytes, want %d", pass, len(got), len(want))
+		}
+		must(t, s.closeChild())
+		s.finish()
+		must(t, s.Close(), childIn.Close(), r.Close(), null.Close())
+		w.Close()
+	}
+}
+
+// The pipes belong to the command's user, who may reopen /dev/stdout.
+func TestPipesBelongToTheCommand(t *testing.T) {
+	s, err := newStdio(true, os.Stdout, os.Stderr, Identity{UID: os.Getuid(), GID: os.Getgid()})
+	must(t, err)
+	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
+		var st unix.Stat_t
+		must(t, unix.Fstat(int(f.Fd()), &st))
+		if int(st.Uid) != os.Getuid() || st.Mode&unix.S_IFMT != unix.S_IFIFO || st.Mode&0o077 != 0 {
+			t.Errorf("%+v", st)
+		}
+	}
+	must(t, s.Close())
+	if err := s.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closing twice: %v", err)
+	}
+}
+
+func TestSameFile(t *testing.T) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	fd, err := unix.Dup(int(w.Fd()))
+	must(t, err)
+	dup := os.NewFile(uintptr(fd), "dup")
+	again, err := os.OpenFile("/proc/self/fd/"+itoa(fd), os.O_WRONLY, 0)
+	must(t, err)
+	for _, c := range []struct {
+		name string
+		a, b *os.File
+		want bool
+	}{{"itself", w, w, true}, {"dup", w, dup, true}, {"opened again", w, again, false}, {"the other end", w, r, false}, {"nothing", w, nil, false}} {
+		if got := sameFile(c.a, c.b); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	must(t, r.Close(), w.Close(), dup.Close(), again.Close())
+}
+
+func TestBudget(t *testing.T) {
+	for _, c := range []struct {
+		left  int64
+		takes []int
+		want  []int
+	}{
+		{-1, []int{5, 1 << 30}, []int{5, 1 << 30}},
+		{0, []int{5, 0}, []int{0, 0}},
+		{7, []int{5, 5, 5}, []int{5, 2, 0}},
+		{5, []int{5, 1}, []int{5, 0}},
+	} {
+		b := budget{left: c.left}
+		for i, n := range c.takes {
+			if got := b.take(n); got != c.want[i] {
+				t.Errorf("of %d: take %d of %d, got %d", c.left, i, n, got)
+			}
+		}
+	}
+	// Shared by two streams: no byte is given twice.
+	b := budget{left: 100000}
+	var all sync.WaitGroup
+	var got [8]int
+	for i := range got {
+		all.Go(func() {
+			for range 5000 {
+				got[i] += b.take(7)
+			}
+		})
+	}
+	all.Wait()
+	total := 0
+	for _, n := range got {
+		total += n
+	}
+	if total != 100000 {
+		t.Errorf("%d bytes of 100000 were given", total)
+	}
+}
