@@ -47,6 +47,7 @@ type relay struct {
 	from   *os.File // our end of the pipe
 	to     *os.File // the caller's, or nil when it takes no more
 	record io.Writer
+	gone   bool // the caller's reader has closed its end
 	sum    hash.Hash
 	keep   *budget // of the record
 	pass   *budget // of the caller's copy; nil: everything
@@ -70,7 +71,8 @@ func (r *relay) run() {
 			}
 			break
 		}
-		if r.to == nil && r.pass == nil { // the reader is gone: the command gets SIGPIPE, as without us
+		if r.gone { // the command gets SIGPIPE, as without us
+			r.fail(r.from.Close())
 			break
 		}
 	}
@@ -101,9 +103,17 @@ func (r *relay) chunk(b []byte) {
 	r.Passed += int64(w)
 	if err != nil {
 		r.to = nil
-		if !errors.Is(err, unix.EPIPE) {
-			r.Error = err.Error()
+		r.gone = errors.Is(err, unix.EPIPE)
+		if !r.gone {
+			r.fail(err)
 		}
+	}
+}
+
+// fail keeps the first error.
+func (r *relay) fail(err error) {
+	if err != nil && r.Error == "" {
+		r.Error = err.Error()
 	}
 }
 
@@ -221,7 +231,9 @@ func (s *stdio) Close() error {
 		errs = append(errs, s.in.Close())
 	}
 	for _, r := range s.outs {
-		errs = append(errs, r.from.Close())
+		if err := r.from.Close(); !errors.Is(err, os.ErrClosed) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
