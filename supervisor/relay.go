@@ -103,8 +103,9 @@ func (r *relay) chunk(b []byte) {
 	r.Passed += int64(w)
 	if err != nil {
 		r.to = nil
-		r.gone = errors.Is(err, unix.EPIPE)
-		if !r.gone {
+		broken := errors.Is(err, unix.EPIPE)
+		r.gone = broken && r.pass == nil // a caller's copy that is cut anyway stops nothing
+		if !broken {
 			r.fail(err)
 		}
 	}
