@@ -39,6 +39,9 @@ type recordFindings struct {
 // number tells a later doctor whether one was left behind.
 func probeName() string { return fmt.Sprintf("%s%d", probePrefix, os.Getpid()) }
 
+// errNoTree is what everything comes to that needs a cgroup.
+var errNoTree = errors.New("there is no cgroup to try it in")
+
 const probePrefix = "agentguard-doctor-"
 
 // tryRun makes what a run is made of, without a command and without a trace of
@@ -55,7 +58,7 @@ func (x *examination) tryRun() {
 	b.tryV1()
 	parent, leaf, err := b.makeTree()
 	if err != nil {
-		b.treeErr, b.err, x.record.err = err, errors.New("no cgroup to be born into"), errors.New("no cgroup to observe: "+err.Error())
+		b.treeErr, b.err, x.record.err = err, errNoTree, errNoTree
 		return
 	}
 	_, err = os.Stat(filepath.Join(leaf.Path, "cgroup.kill"))

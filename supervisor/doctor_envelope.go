@@ -23,32 +23,37 @@ func findContainer() sign {
 		s.Name = v
 	}
 	s.addIf(os.Getenv("KUBERNETES_SERVICE_HOST") != "", "KUBERNETES_SERVICE_HOST is set")
-	s.addIf(rootKind(readMounts()) == "overlay", "the root file system is an overlay")
 	if m := cgroupMark(sample("/proc/self/cgroup")); m != "" {
 		s.add("its cgroup is named for " + m)
 	}
 	if ns := foreignNamespaces(os.Readlink); len(ns) > 0 {
 		s.add("namespaces that are not the host's: " + strings.Join(ns, ", "))
 	}
-	s.engineFiles(exists)
+	s.rootOf(exists, readMounts())
 	if comm := word("/proc/1/comm"); s.Found && comm != "" { // hidepid may hide it
 		s.add("PID 1 is " + comm)
 	}
 	return s
 }
 
-// engineFiles looks for the files that container engines leave in a root. Alone
-// they prove nothing: machines are booted from container images too.
-func (s *sign) engineFiles(exists func(string) bool) {
+// rootOf looks for what container engines leave in a root. Alone it proves
+// nothing: machines are booted from container images and live media too.
+func (s *sign) rootOf(exists func(string) bool, mounts []mount) {
+	weak := len(s.Evidence)
+	if rootKind(mounts) == "overlay" {
+		s.Evidence = append(s.Evidence, "the root file system is an overlay")
+	}
 	for _, f := range []struct{ path, name string }{{"/.dockerenv", "docker"}, {"/run/.containerenv", "podman"}} {
-		switch {
-		case !exists(f.path):
-		case s.Found:
-			s.add(f.path + " exists")
-			s.Name = f.name
-		default:
-			s.Evidence = append(s.Evidence, f.path+" exists, but every namespace is the host's: an image that was made for containers")
+		if !exists(f.path) {
+			continue
 		}
+		s.Evidence = append(s.Evidence, f.path+" exists")
+		if s.Found && s.Name == "" {
+			s.Name = f.name
+		}
+	}
+	if !s.Found && len(s.Evidence) > weak {
+		s.Evidence = append(s.Evidence, "but its namespaces are the host's")
 	}
 }
 

@@ -177,7 +177,7 @@ func (x *examination) mappedIDs() {
 func userNSRemedy(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
-		return "sysctl -w user.max_user_namespaces=8192 (root's own: no user needs to be allowed any)"
+		return "sysctl -w user.max_user_namespaces=8192"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return "a kernel with CONFIG_USER_NS=y"
 	case errors.Is(err, unix.EACCES):

@@ -118,7 +118,7 @@ func findVM() sign {
 		s.Name = c
 	}
 	if v, _ := filepath.Glob("/sys/bus/virtio/devices/*"); len(v) > 0 {
-		s.add(fmt.Sprintf("%d virtio devices", len(v)))
+		s.add(fmt.Sprintf("virtio devices: %d", len(v)))
 	}
 	// DMI names the machine, virtual or not, so it is no evidence by itself.
 	vendor, product := word("/sys/class/dmi/id/sys_vendor"), word("/sys/class/dmi/id/product_name")

@@ -71,7 +71,7 @@ func (x *examination) network() {
 		err = nil
 	}
 	x.try("network", "cgroup BPF", "programs on the cgroup of all runs refuse connects, sends, binds and raw sockets",
-		err, cellThin, bpfRemedy())
+		err, cellThin, x.bpfRemedy())
 }
 
 // tryUnshare makes a namespace on a thread that ends with it.
@@ -99,6 +99,10 @@ func (x *examination) landlockFrom(abi int, resource, layer, good, thin, remedy 
 		x.say(resource, layer, cellOK, good, "")
 		return
 	}
+	if x.abi == 0 {
+		x.say(resource, layer, cellThin, thin+" (no Landlock)", "see files Landlock")
+		return
+	}
 	x.say(resource, layer, cellThin, fmt.Sprintf("%s (Landlock ABI %d, here %d)", thin, abi, x.abi), remedy)
 }
 
@@ -124,6 +128,8 @@ func (x *examination) processes() {
 
 func birthRemedy(err error) string {
 	switch {
+	case errors.Is(err, errNoTree):
+		return seeTree
 	case errors.Is(err, unix.ENOSPC):
 		return "raise the sysctl user.max_{pid,mnt,net,ipc,uts}_namespaces that is too low, or the pids.max of doctor's own cgroup"
 	case errors.Is(err, unix.EINVAL):

@@ -1,12 +1,15 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/cgroup"
 )
@@ -106,8 +109,8 @@ func (x *examination) cpu(t tree) {
 	x.say("limits", "cpu", cellOK, "CPU time is counted by the kernel and ended by the supervisor; without the cpu controller in v2, a run of many tasks weighs as many", "")
 }
 
-// leftBehind names the cgroups below which no supervisor lives any more: leaves
-// of runs, and what a killed doctor made.
+// leftBehind names the leaves of runs whose supervisor does not live any more,
+// and removes what a killed doctor made.
 func (x *examination) leftBehind() (dead []string, err error) {
 	roots := []string{x.birth.layout.Unified}
 	for _, p := range x.birth.layout.V1 {
@@ -123,14 +126,35 @@ func (x *examination) leftBehind() (dead []string, err error) {
 		for _, e := range entries {
 			dir := filepath.Join(root, e.Name())
 			switch pid, probe := strings.CutPrefix(e.Name(), probePrefix); {
-			case probe && !exists("/proc/"+pid):
-				dead = append(dead, dir)
+			case probe && gone(sample("/proc/"+pid+"/stat")):
+				if serr := removeProbe(dir); serr != nil {
+					dead = append(dead, dir)
+				}
 			case e.Name() == cgroup.DefaultParent, e.Name() == cgroup.DefaultParent+".slice":
 				dead = append(dead, deadLeaves(dir)...)
 			}
 		}
 	}
 	return dead, err
+}
+
+// gone reports whether a process is dead, by its proc_pid_stat(5); a zombie is.
+// The name in parentheses may hold anything.
+func gone(stat []byte) bool {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	return len(fields) == 0 || string(fields[0]) == "Z" || string(fields[0]) == "X"
+}
+
+// removeProbe removes a cgroup of tryRun's and its leaf. Processes in it are the
+// kernel's to count: then it stays.
+func removeProbe(dir string) error {
+	leaves, _ := filepath.Glob(filepath.Join(dir, "*.run"))
+	for _, d := range append(leaves, dir) {
+		if err := unix.Rmdir(d); err != nil {
+			return &os.PathError{Op: "rmdir", Path: d, Err: err}
+		}
+	}
+	return nil
 }
 
 // deadLeaves are the leaves below a parent whose supervisor's lock is free. A

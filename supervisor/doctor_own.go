@@ -16,7 +16,7 @@ import (
 func (x *examination) recording() {
 	r := &x.record
 	x.try("record", "programs", fmt.Sprintf("tracing programs load and attach, and reported %d events of a probe process", r.events),
-		r.err, cellMissing, bpfRemedy()+"; or accept runs without a record: --allow-gap record")
+		r.err, cellMissing, x.bpfRemedy()+"; or accept runs without a record: --allow-gap record")
 	switch {
 	case !x.root:
 		x.say("record", "tier", cellUnknown, errRoot.Error(), rootRemedy)
@@ -44,8 +44,13 @@ func lsmText(list []string) string {
 	return oneLine(strings.Join(list, ","))
 }
 
+const seeTree = "see limits cgroup tree"
+
 // bpfRemedy says what programs need that do not load.
-func bpfRemedy() string {
+func (x *examination) bpfRemedy() string {
+	if errors.Is(x.record.err, errNoTree) {
+		return seeTree
+	}
 	if !exists("/sys/kernel/btf/vmlinux") {
 		return "a kernel with CONFIG_DEBUG_INFO_BTF=y, CONFIG_BPF_SYSCALL=y and CONFIG_CGROUP_BPF=y; /sys mounted"
 	}
@@ -170,7 +175,7 @@ func (x *examination) debris() {
 	switch {
 	case len(dead) > 0:
 		x.say("agentguard", "debris", cellThin, oneLine(fmt.Sprintf("%d cgroups of dead supervisors: %s", len(dead), strings.Join(dead, " "))),
-			"the next run removes those of runs; those of a killed doctor: rmdir DIR/probe.run DIR")
+			"the next run removes them")
 	case err != nil:
 		x.say("agentguard", "debris", cellUnknown, oneLine(err.Error()), "mount the cgroup file systems again")
 	default:

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/cgroup"
 	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/landlock"
 )
@@ -60,10 +61,9 @@ func (r *report) states() map[string]string {
 // As root, here: nothing is unknown, and nothing stays.
 func TestDiagnoseAsRoot(t *testing.T) {
 	testenv.Root(t)
-	before := doctorDebris()
 	d := Diagnose()
-	if d := cmp.Diff(before, doctorDebris()); d != "" {
-		t.Errorf("doctor left something behind: %s", d)
+	if left := doctorDebris(); len(left) > 0 {
+		t.Errorf("doctor left behind %q", left)
 	}
 	var js bytes.Buffer
 	if err := d.WriteJSON(&js); err != nil {
@@ -84,11 +84,36 @@ func TestDiagnoseAsRoot(t *testing.T) {
 // the process itself.
 func doctorDebris() []string {
 	var list []string
-	for _, pattern := range []string{"/sys/fs/cgroup/" + probePrefix + "*", "/sys/fs/cgroup/*/" + probePrefix + "*", "/run/doctor*", "/tmp/doctor*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + probeName(), "/sys/fs/cgroup/*/" + probeName(), "/run/doctor*", "/tmp/doctor*"} {
 		found, _ := filepath.Glob(pattern)
 		list = append(list, found...)
 	}
 	return list
+}
+
+// What a killed doctor left is removed by the next, and what a live one made is not.
+func TestDoctorRemovesProbes(t *testing.T) {
+	testenv.Root(t)
+	x := &examination{root: true}
+	var err error
+	if x.birth.layout, err = cgroup.Detect(); err != nil || x.birth.layout.Unified == "" {
+		testenv.Missing(t, "cgroup", "no cgroup v2 hierarchy")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	must(t, cmd.Run())
+	dead := filepath.Join(x.birth.layout.Unified, probePrefix+itoa(cmd.Process.Pid))
+	live := filepath.Join(x.birth.layout.Unified, probeName())
+	for _, dir := range []string{dead, live} {
+		must(t, os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(dir, "probe.run"), 0o755))
+		t.Cleanup(func() { _ = removeProbe(dir) })
+	}
+	if _, err := x.leftBehind(); err != nil {
+		t.Error(err)
+	}
+	if exists(dead) || !exists(live) {
+		t.Errorf("that of the dead is there: %v, that of the living: %v", exists(dead), exists(live))
+	}
+	must(t, removeProbe(live))
 }
 
 // TestDoctorProcess is not a test: other tests start it as another user.

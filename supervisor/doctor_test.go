@@ -150,17 +150,18 @@ func TestContainerMarks(t *testing.T) {
 	}
 }
 
-// The files of engines alone are no container: machines boot from their images.
-func TestEngineFiles(t *testing.T) {
+// The root of an image alone is no container: machines boot from images.
+func TestContainerRoot(t *testing.T) {
 	has := func(p string) bool { return p == "/.dockerenv" }
 	var s sign
-	s.engineFiles(has)
-	if s.Found || s.Name != "" || len(s.Evidence) != 1 {
+	overlay := []mount{{1, "/", "overlay", "overlay"}}
+	s.rootOf(has, overlay)
+	if s.Found || s.Name != "" || len(s.Evidence) != 3 {
 		t.Errorf("with nothing else: %+v", s)
 	}
 	s = sign{Found: true}
-	s.engineFiles(has)
-	if s.Name != "docker" || len(s.Evidence) != 1 {
+	s.rootOf(has, overlay)
+	if s.Name != "docker" || len(s.Evidence) != 2 {
 		t.Errorf("in a container: %+v", s)
 	}
 }
@@ -200,6 +201,16 @@ func TestJudgeController(t *testing.T) {
 		ok, says, remedy := c.t.judge("memory", "CONFIG_MEMCG=y")
 		if ok != c.ok || !strings.Contains(says, c.says) || ok != (remedy == "") {
 			t.Errorf("%+v: %v, %q, %q", c.t, ok, says, remedy)
+		}
+	}
+}
+
+func TestGone(t *testing.T) {
+	for stat, want := range map[string]bool{
+		"7 (sh) S 1 7": false, "7 (sh) Z 1 7": true, "7 (Z) R) R 1": false, "7 (a) Z) X 1": true, "": true, "7 (": false, ")": true,
+	} {
+		if got := gone([]byte(stat)); got != want {
+			t.Errorf("%q: %v", stat, got)
 		}
 	}
 }
