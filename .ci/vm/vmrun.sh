@@ -122,7 +122,7 @@ start_virtiofsd() {
 start_qemu() {
   local cmdline="console=ttyS0 panic=-1 oops=panic quiet loglevel=3 mitigations=off nokaslr random.trust_cpu=on"
   setpriv --pdeathsig TERM timeout -k 5 $((boot_seconds + limit + 10)) setpriv --pdeathsig KILL qemu-system-x86_64 \
-    -accel tcg,thread=multi,tb-size=512 -cpu qemu64,+rdrand -smp "$cpus" -m "$mem" \
+    -accel tcg,thread=single,tb-size=512 -cpu qemu64,+rdrand -smp "$cpus" -m "$mem" \
     -machine q35,memory-backend=m0 -object memory-backend-memfd,id=m0,size="${mem}M",share=on \
     -nodefaults -no-user-config -display none -no-reboot \
     -chardev socket,id=c0,path="$run/fs.sock" -device vhost-user-fs-pci,chardev=c0,tag=hostroot \
