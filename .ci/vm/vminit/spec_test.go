@@ -18,8 +18,8 @@ func TestParseSpec(t *testing.T) {
 		{name: "command only", src: "arg=true\x00", want: spec{Args: []string{"true"}, Dir: "/"}},
 		{
 			name: "everything, in any order",
-			src:  "env=A=b=c\x00arg=sh\x00dir=/work dir\x00timeout=30\x00share=/a\x00share=/tmp/b\x00arg=-c\x00arg=\x00arg=a\nb\x00",
-			want: spec{Args: []string{"sh", "-c", "", "a\nb"}, Env: []string{"A=b=c"}, Dir: "/work dir", Share: []string{"/a", "/tmp/b"}, Timeout: 30 * time.Second},
+			src:  "env=A=b=c\x00arg=sh\x00dir=/some dir\x00timeout=30\x00share=/a\x00share=/tmp/b\x00arg=-c\x00arg=\x00arg=a\nb\x00",
+			want: spec{Args: []string{"sh", "-c", "", "a\nb"}, Env: []string{"A=b=c"}, Dir: "/some dir", Share: []string{"/a", "/tmp/b"}, Timeout: 30 * time.Second},
 		},
 		{name: "no command", src: "dir=/\x00", wantErr: "no command"},
 		{name: "empty", src: "", wantErr: `field "" has no value`},
