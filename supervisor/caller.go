@@ -117,5 +117,8 @@ func setThreadFSIDs(uid, gid int) error {
 	if got, _ := unix.SetfsuidRetUid(-1); got != uid {
 		return fmt.Errorf("setfsuid(%d) did not take: fsuid is %d", uid, got)
 	}
+	if got, _ := unix.SetfsgidRetGid(-1); got != gid {
+		return fmt.Errorf("setfsgid(%d) did not take: fsgid is %d", gid, got)
+	}
 	return nil
 }

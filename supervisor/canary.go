@@ -46,6 +46,8 @@ func (b *builder) probeSeccomp() {
 	b.probe("seccomp", "io_uring_setup(1, NULL)", unix.EPERM, 0, unix.SYS_IO_URING_SETUP, initproc.Value(1), zero())
 	b.probe("seccomp", "socket(AF_NETLINK, NETLINK_AUDIT)", unix.EPERM, 0, unix.SYS_SOCKET,
 		initproc.Value(unix.AF_NETLINK), initproc.Value(unix.SOCK_RAW|unix.SOCK_CLOEXEC), initproc.Value(unix.NETLINK_AUDIT))
+	b.probe("seccomp", "socket(AF_INET, IPPROTO_UDPLITE)", unix.EPERM, 0, unix.SYS_SOCKET,
+		initproc.Value(unix.AF_INET), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), initproc.Value(unix.IPPROTO_UDPLITE))
 	b.probe("seccomp", "clone3()", unix.ENOSYS, 0, unix.SYS_CLONE3, zero(), zero())
 }
 
@@ -70,10 +72,6 @@ func (b *builder) probeNetwork() {
 		v6[23] = 1
 		b.connect("udp [2001:db8::1]:9", unix.AF_INET6, v6, want)
 	}
-	if b.plan.NetBPF { // EPROTONOSUPPORT: kernels without UDP-Lite
-		b.probe("bpf", "socket(AF_INET, IPPROTO_UDPLITE)", unix.EPERM, unix.EPROTONOSUPPORT, unix.SYS_SOCKET,
-			initproc.Value(unix.AF_INET), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), initproc.Value(unix.IPPROTO_UDPLITE))
-	}
 }
 
 func (b *builder) connect(label string, family int, sockaddr []byte, want unix.Errno) {
@@ -89,9 +87,26 @@ func (b *builder) connect(label string, family int, sockaddr []byte, want unix.E
 // probeView looks for a file that every host has and no view does, and tries
 // to write where only reading is granted.
 func (b *builder) probeView() {
-	b.probe("mount", "open of /etc/shadow", unix.ENOENT, 0, unix.SYS_OPENAT, at(), b.String("/etc/shadow"), initproc.Value(unix.O_RDONLY), zero())
-	b.probe("mount", "creation of /agentguard-canary", unix.EROFS, unix.EACCES, unix.SYS_OPENAT, at(), b.String("/agentguard-canary"),
+	other := unix.Errno(0)
+	if granted(b.plan.View, "/etc/shadow") {
+		other = unix.EACCES // the host's own file, which the command's user may not read
+	}
+	b.probe("mount", "open of /etc/shadow", unix.ENOENT, other, unix.SYS_OPENAT, at(), b.String("/etc/shadow"), initproc.Value(unix.O_RDONLY), zero())
+	b.probe("mount", "creation of "+canaryFile, unix.EROFS, unix.EACCES, unix.SYS_OPENAT, at(), b.String(canaryFile),
 		initproc.Value(unix.O_WRONLY|unix.O_CREAT), initproc.Value(0o600))
+}
+
+// canaryFile is what the canary tries to create.
+const canaryFile = "/agentguard-canary"
+
+// granted reports whether a grant, not the base, shows p.
+func granted(view []Entry, p string) bool {
+	for i := range view {
+		if e := &view[i]; e.Op == "bind" && !e.system && within(p, e.At) {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *builder) probePrivileges() {

@@ -117,7 +117,7 @@ func (r *Run) startRecord() error {
 			if err := r.sensor.Read(r.rec.event); err != nil {
 				r.rec.readErr = err
 			}
-			r.rec.flushExec()
+			r.rec.flushExecs()
 		})
 		r.stopSensor = sync.OnceValue(func() error {
 			err := r.sensor.Stop()

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/seccomp"
@@ -35,7 +37,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	}
 	r.timing.mark("killed")
 	res := r.newResult(started, end)
-	streams := r.stdio.finish()
+	streams := r.stdio.finish(r.giveUp(end))
 	res.Stdout, res.Stderr = outputs(streams)
 	r.timing.mark("relayed")
 	stats, err := r.drain()
@@ -56,6 +58,31 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.timing.mark("released")
 	r.timing.log(r.cfg.Log)
 	return res, nil
+}
+
+// giveUp closes its channel when a caller that does not read its output is no
+// longer waited for: at the next signal that asks to end, or a while after a
+// limit has ended the run.
+func (r *Run) giveUp(end exited) <-chan struct{} {
+	stop := make(chan struct{})
+	var late <-chan time.Time
+	if end.reason != "" {
+		late = time.After(2 * Grace)
+	}
+	go func() { // lives as long as the process when nothing of the kind happens
+		defer close(stop)
+		for {
+			select {
+			case <-late:
+				return
+			case sig := <-r.cfg.Signals:
+				if sig == unix.SIGTERM || sig == unix.SIGINT || sig == unix.SIGHUP || sig == unix.SIGQUIT {
+					return
+				}
+			}
+		}
+	}()
+	return stop
 }
 
 func joinText(a, b string) string {
@@ -153,7 +180,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 		}
 		res.Limits = append(res.Limits, runs.LimitHit{Name: name, Value: value, Hits: hits})
 		e := trace.Event{Kind: trace.KindLimit, Phase: trace.PhaseCommand, Mono: bootTime(), Limit: name,
-			LimitValue: uint64(max(value, 0)), LimitHits: uint64(hits), Layer: trace.LayerLimit, Rule: clause, RuleSource: r.plan.clauses[name]}
+			LimitValue: uint64(max(value, 0)), LimitHits: uint64(hits), Layer: trace.LayerLimit, Rule: clause, RuleSource: r.plan.sources[name]}
 		r.rec.appendOwn(&e)
 	}
 	one := func(met bool) int64 {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // grants are the host paths that a policy names, held by descriptor.
@@ -85,11 +86,11 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 
 // grantError turns an open error into a sentence with a remedy.
 func grantError(p, flag, clause string, err error) error {
-	r := &Refusal{What: "cannot grant " + p, Clause: clause, Err: err}
+	r := &Refusal{What: "cannot grant " + trace.Quote(p), Clause: clause, Err: err}
 	var link errSymlink
 	switch {
 	case errors.As(err, &link):
-		r.Remedy = fmt.Sprintf("name the real path: %s %s", flag, realPath(link))
+		r.Remedy = fmt.Sprintf("name the real path: %s %s", flag, trace.Quote(realPath(link)))
 	case errors.Is(err, unix.ENOENT):
 		r.Remedy = "create it, or remove the grant"
 	case errors.Is(err, unix.EACCES):

@@ -44,7 +44,7 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) e
 		return err
 	}
 	if m.scratch, err = newTmpfs("scratch", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
-		"mode=0755", "size="+tmpfsLimit(p.Limits.Output), "nr_inodes="+tmpfsLimit(p.Limits.Files)); err != nil {
+		"mode=0755", "size="+tmpfsLimit(p.Limits.Output), "nr_inodes="+tmpfsLimit(filesAndOurs(p))); err != nil {
 		return err
 	}
 	if err = errors.Join(m.makeProbe(), writeFileAt(int(m.scratch.Fd()), maskFile, "", 0)); err != nil {
@@ -69,6 +69,21 @@ func tmpfsLimit(n int64) string {
 		return "0"
 	}
 	return strconv.FormatInt(max(n, 1), 10)
+}
+
+// filesAndOurs adds what the scratch file system holds before the command
+// starts: its root, the mask, the directories of its parts and of mounts in them.
+func filesAndOurs(p *Plan) int64 {
+	if p.Limits.Files < 0 {
+		return -1
+	}
+	ours := int64(2 + len(scratchDirs))
+	for i := range p.View {
+		if h := holder(p.View, p.View[i].At); h != nil && h.Op == "scratch" {
+			ours += int64(strings.Count(p.View[i].At, "/"))
+		}
+	}
+	return p.Limits.Files + ours
 }
 
 // place makes one entry: an object in the root, or a detached mount and the

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // Opened is a host path held by descriptor. Everything after the open works on
@@ -25,7 +28,7 @@ func (o Opened) Dir() bool { return o.Stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 type errSymlink struct{ link, target string }
 
 func (e errSymlink) Error() string {
-	return fmt.Sprintf("%s is a symbolic link to %s in a directory that root does not own", e.link, e.target)
+	return fmt.Sprintf("%s is a symbolic link to %s in a directory that root does not own", trace.Quote(e.link), trace.Quote(e.target))
 }
 
 // maxLinks bounds the symbolic links of one path, as the kernel does (path_resolution(7)).
@@ -94,7 +97,7 @@ func (w *walk) next() error {
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return fmt.Errorf("/%s: %w", path.Join(append(w.at, name)...), err)
+		return fmt.Errorf("%s: %w", trace.Quote(w.here(name)), err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -109,17 +112,29 @@ func (w *walk) next() error {
 	return old.Close()
 }
 
+// here is the path of a component, for errors.
+func (w *walk) here(name string) string {
+	return "/" + path.Join(append(slices.Clone(w.at), name)...)
+}
+
 // follow replaces a link by its target in the components still to walk.
 func (w *walk) follow(fd int, name string) error {
 	defer unix.Close(fd)
 	buf := make([]byte, unix.PathMax)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	if int64(fs.Type) == unix.PROC_SUPER_MAGIC { // a magic link: its text is not what it leads to
+		return fmt.Errorf("%s is a link of procfs: %w", trace.Quote(w.here(name)), unix.ELOOP)
+	}
 	n, err := unix.Readlinkat(fd, "", buf)
 	if err != nil {
 		return fmt.Errorf("readlink: %w", err)
 	}
 	target := string(buf[:n])
 	if w.stat.Uid != 0 || w.stat.Mode&0o022 != 0 { // also not in /tmp: sticky, but the link may be anyone's
-		return errSymlink{"/" + path.Join(append(w.at, name)...), target}
+		return errSymlink{w.here(name), target}
 	}
 	if w.links++; w.links > maxLinks {
 		return unix.ELOOP

@@ -47,7 +47,7 @@ type Plan struct {
 	Canary []Probe  `json:"canary"`
 	Seams  []string `json:"seams,omitempty"` // layers that a test build has switched off
 
-	clauses map[string]string // limit name -> clause, for messages
+	sources map[string]string // of limits, for the record
 }
 
 // Limits bound the whole run; -1 means none.
@@ -159,13 +159,9 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 		Counted: pol.CountsOutput(),
 		CutHere: !pol.MaxStdout.Source.IsDefault() && limit(pol.MaxStdout) >= 0, Trace: limit(pol.MaxTraceBytes),
 	}
-	p.clauses = map[string]string{
-		"memory": clauseText("process.max_memory_mb", pol.MaxMemory.Source),
-		"tasks":  clauseText("process.max_subprocesses", pol.MaxTasks.Source),
-		"cpu":    clauseText("process.max_cpu_seconds", pol.MaxCPU.Source),
-		"wall":   clauseText("process.max_wall_seconds", pol.MaxWall.Source),
-		"output": clauseText("filesystem.max_output_bytes", pol.MaxOutputBytes.Source),
-		"stdout": clauseText("output.max_stdout_bytes", pol.MaxStdout.Source),
+	p.sources = map[string]string{
+		"memory": pol.MaxMemory.Source.String(), "tasks": pol.MaxTasks.Source.String(), "cpu": pol.MaxCPU.Source.String(),
+		"wall": pol.MaxWall.Source.String(), "output": pol.MaxOutputBytes.Source.String(), "stdout": pol.MaxStdout.Source.String(),
 	}
 	add := func(name string, resource int, value int64) {
 		if value >= 0 {
@@ -209,7 +205,7 @@ func gaps(p *policy.Policy, h *Host) ([]Gap, error) {
 	all = append(all, hostGaps(p, h)...)
 	var accepted []Gap
 	for _, g := range all {
-		if !slices.ContainsFunc(p.AllowGaps, func(t policy.Text) bool { return t.Value == g.Clause }) {
+		if !p.AcceptsGap(g.Clause) {
 			return nil, &Refusal{What: g.Missing, Clause: g.Clause + " (" + g.Source + ")", Remedy: g.Remedy}
 		}
 		accepted = append(accepted, g)

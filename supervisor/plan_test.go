@@ -142,8 +142,8 @@ func TestPlanLimits(t *testing.T) {
 	}
 	p := &Plan{}
 	p.setLimits(policyOf(t, "memory=64M"))
-	if p.clauses["memory"] != "process.max_memory_mb (flag --memory)" || p.clauses["wall"] != "process.max_wall_seconds (default)" {
-		t.Errorf("clauses %q", p.clauses)
+	if p.sources["memory"] != "flag --memory" || p.sources["wall"] != "default" {
+		t.Errorf("sources %q", p.sources)
 	}
 }
 

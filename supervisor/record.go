@@ -22,8 +22,7 @@ type recorder struct {
 	w      *trace.Writer
 	ev     trace.Event // reused
 	argv   [][]byte
-	args   bytes.Buffer // of an exec whose arguments come in parts
-	exec   bool         // ev holds an exec that waits for more arguments
+	execs  map[uint32]*pendingExec // by process: execs whose arguments come in parts
 	denied denials
 	err    error // of the writer; the run goes on, the loss is counted
 
@@ -40,7 +39,7 @@ func (r *recorder) event(b *bpf.Event) error {
 		r.moreArgs(b)
 		return nil
 	}
-	r.flushExec()
+	r.flushExec(b.TGID)
 	e := &r.ev
 	*e = trace.Event{Mono: b.Time, Phase: trace.PhaseCommand,
 		Proc: trace.Proc{Pid: b.TGID, Tid: b.TID, UID: b.UID, Start: b.Start}}
@@ -75,11 +74,13 @@ func (r *recorder) event(b *bpf.Event) error {
 	return nil
 }
 
-func (r *recorder) append() {
-	if r.ev.Denied() {
-		r.denied.add(&r.ev)
+func (r *recorder) append() { r.write(&r.ev) }
+
+func (r *recorder) write(e *trace.Event) {
+	if e.Denied() {
+		r.denied.add(e)
 	}
-	if err := r.w.Append(&r.ev); err != nil && r.err == nil {
+	if err := r.w.Append(e); err != nil && r.err == nil {
 		r.err = err
 	}
 }
@@ -92,34 +93,69 @@ func (r *recorder) appendOwn(e *trace.Event) {
 	}
 }
 
+// pendingExec is an exec whose arguments come in parts. Events of other CPUs
+// may lie between the parts; they are written first.
+type pendingExec struct {
+	ev   trace.Event
+	args bytes.Buffer
+}
+
+// maxPending bounds the execs that wait for arguments; a part that was lost
+// would otherwise keep its exec for ever.
+const maxPending = 256
+
 func (r *recorder) startExec(b *bpf.Event) {
 	e := &r.ev
 	e.Kind = trace.KindExec
 	e.Proc.PPid, e.Proc.NSPid = b.Exec.PPID, b.Exec.NSPID
-	e.Path, e.PathSource = bytes.Clone(b.Exec.File), trace.PathKernel
+	e.Path, e.PathSource = b.Exec.File, trace.PathKernel
 	e.DevMajor, e.DevMinor, e.Ino = unix.Major(b.Exec.Dev), unix.Minor(b.Exec.Dev), b.Exec.Inode
 	e.Argc, e.ArgvLen = b.Exec.Argc, uint64(b.Exec.ArgsLen)
-	r.args.Reset()
-	r.args.Write(b.Exec.Args)
-	r.exec = true
-}
-
-func (r *recorder) moreArgs(b *bpf.Event) {
-	if r.exec && r.ev.Proc.Pid == b.TGID {
-		r.args.Write(b.Exec.Args)
-	}
-}
-
-// flushExec writes an exec once all parts of its arguments have come.
-func (r *recorder) flushExec() {
-	if !r.exec {
+	if uint64(len(b.Exec.Args)) >= e.ArgvLen || len(r.execs) >= maxPending {
+		r.writeExec(e, b.Exec.Args)
 		return
 	}
-	r.exec = false
-	whole := uint64(r.args.Len()) >= r.ev.ArgvLen
-	rest := r.args.Bytes()
+	if r.execs == nil {
+		r.execs = map[uint32]*pendingExec{}
+	}
+	p := &pendingExec{ev: *e}
+	p.ev.Path = bytes.Clone(e.Path)
+	p.args.Write(b.Exec.Args)
+	r.execs[b.TGID] = p
+}
+
+// moreArgs adds a part to the process's exec, and writes it when it is whole.
+func (r *recorder) moreArgs(b *bpf.Event) {
+	p := r.execs[b.TGID]
+	if p == nil {
+		return
+	}
+	p.args.Write(b.Exec.Args)
+	if uint64(p.args.Len()) >= p.ev.ArgvLen {
+		r.flushExec(b.TGID)
+	}
+}
+
+// flushExec writes the exec that a process has pending, if any: before its next
+// event, or at the end of the run.
+func (r *recorder) flushExec(pid uint32) {
+	if p := r.execs[pid]; p != nil {
+		delete(r.execs, pid)
+		r.writeExec(&p.ev, p.args.Bytes())
+	}
+}
+
+// flushExecs writes what is pending at the end.
+func (r *recorder) flushExecs() {
+	for pid := range r.execs {
+		r.flushExec(pid)
+	}
+}
+
+func (r *recorder) writeExec(e *trace.Event, args []byte) {
+	whole := uint64(len(args)) >= e.ArgvLen
 	r.argv = r.argv[:0]
-	for len(rest) > 0 {
+	for rest := args; len(rest) > 0; {
 		arg, tail, ended := bytes.Cut(rest, []byte{0})
 		if !ended && whole {
 			arg = rest
@@ -127,11 +163,11 @@ func (r *recorder) flushExec() {
 		r.argv = append(r.argv, arg)
 		rest = tail
 	}
-	r.ev.Argv = r.argv
+	e.Argv = r.argv
 	if whole {
-		r.ev.ArgvLen = 0
+		e.ArgvLen = 0
 	}
-	r.append()
+	r.write(e)
 }
 
 func (r *recorder) exit(b *bpf.Event) {
@@ -167,7 +203,7 @@ func (r *recorder) call(b *bpf.Event, kind trace.Kind) {
 	if kind == trace.KindOpen {
 		e.Flags = openFlags(b)
 		e.Access = trace.AccessOf(e.Flags)
-		if e.Flags&unix.O_CREAT != 0 {
+		if e.Flags&unix.O_CREAT != 0 || e.Flags&unix.O_TMPFILE == unix.O_TMPFILE {
 			e.Kind = trace.KindCreate
 		}
 	}
@@ -267,6 +303,9 @@ func (r *recorder) socket(b *bpf.Event) {
 		if s.Hook == bpf.HookBind {
 			e.Rule = "network.listen"
 		}
+		if b.Type == bpf.Unix {
+			e.Rule = "network.unix"
+		}
 		if s.Hook != bpf.HookEgress {
 			if r.hooked == nil {
 				r.hooked = map[uint32]trace.Kind{}
@@ -287,7 +326,7 @@ var pathKinds = map[string]trace.Kind{
 	"chmod": trace.KindChmod, "fchmod": trace.KindChmod, "fchmodat": trace.KindChmod, "fchmodat2": trace.KindChmod,
 	"chown": trace.KindChown, "lchown": trace.KindChown, "fchown": trace.KindChown, "fchownat": trace.KindChown,
 	"setxattr": trace.KindSetxattr, "lsetxattr": trace.KindSetxattr, "fsetxattr": trace.KindSetxattr,
-	"removexattr": trace.KindSetxattr, "lremovexattr": trace.KindSetxattr,
+	"removexattr": trace.KindSetxattr, "lremovexattr": trace.KindSetxattr, "fremovexattr": trace.KindSetxattr,
 	"connect": trace.KindConnect, "bind": trace.KindBind, "sendto": trace.KindSend, "sendmsg": trace.KindSend, "sendmmsg": trace.KindSend,
 	"socket": trace.KindSocket, "socketpair": trace.KindSocket, "kill": trace.KindSignal, "tkill": trace.KindSignal, "tgkill": trace.KindSignal,
 	"pidfd_send_signal": trace.KindSignal, "rt_sigqueueinfo": trace.KindSignal,
@@ -326,7 +365,7 @@ func (r *recorder) judge(b *bpf.Event) {
 			e.Layer = trace.LayerLandlock
 		}
 		return
-	case e.Errno == int32(unix.EACCES) && len(e.Path) > 0 && r.plan.LandlockABI > 0 && !r.granted(e):
+	case e.Errno == int32(unix.EACCES) && len(e.Path) > 0 && path.IsAbs(string(e.Path)) && r.plan.LandlockABI > 0 && !r.granted(e):
 		e.Layer = trace.LayerLandlock
 	default:
 		e.Layer = trace.LayerDAC

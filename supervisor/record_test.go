@@ -35,7 +35,7 @@ func record(t *testing.T, plan *Plan, events ...bpf.Event) ([]trace.Event, *reco
 	for i := range events {
 		must(t, r.event(&events[i]))
 	}
-	r.flushExec()
+	r.flushExecs()
 	must(t, r.err, r.w.Flush())
 	return readBack(t, &b), r
 }
@@ -236,7 +236,7 @@ func TestRecordHostileEvents(t *testing.T) {
 		e.Socket = bpf.SocketInfo{Hook: bpf.Hook(seed.IntN(6)), Allowed: seed.IntN(2) == 0, Family: uint16(seed.Uint32()), Protocol: uint16(seed.IntN(300)), Text: random(110)}
 		must(t, r.event(&e))
 	}
-	r.flushExec()
+	r.flushExecs()
 	must(t, r.err, r.w.Close(&trace.Event{}))
 	if bytes.ContainsFunc(b.Bytes(), func(c rune) bool { return c < 0x20 && c != '\n' }) {
 		t.Error("a control character is in the record")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,7 +48,8 @@ type relay struct {
 	from   *os.File // our end of the pipe
 	to     *os.File // the caller's, or nil when it takes no more
 	record io.Writer
-	gone   bool // the caller's reader has closed its end
+	mu     sync.Mutex // of Stream and sum
+	gone   bool       // the caller's reader has closed its end
 	sum    hash.Hash
 	keep   *budget // of the record
 	pass   *budget // of the caller's copy; nil: everything
@@ -58,16 +60,19 @@ const relayChunk = 64 << 10
 
 // run copies until end of file: until no process of the run holds the pipe.
 func (r *relay) run() {
-	r.sum = sha256.New()
 	buf := make([]byte, relayChunk)
 	for {
 		n, err := r.from.Read(buf)
 		if n > 0 {
 			r.chunk(buf[:n])
 		}
+		if errors.Is(err, os.ErrDeadlineExceeded) { // the run is dead: what the pipe still holds is all there is
+			r.rest(buf)
+			break
+		}
 		if err != nil {
 			if err != io.EOF && !errors.Is(err, os.ErrClosed) {
-				r.Error = err.Error()
+				r.fail(err)
 			}
 			break
 		}
@@ -76,19 +81,33 @@ func (r *relay) run() {
 			break
 		}
 	}
+	r.mu.Lock()
 	r.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
+	r.mu.Unlock()
 }
 
-func (r *relay) chunk(b []byte) {
-	r.Total += int64(len(b))
-	r.sum.Write(b)
-	if n := r.keep.take(len(b)); n > 0 {
-		if _, err := r.record.Write(b[:n]); err != nil && r.Error == "" {
-			r.Error = "record: " + err.Error()
-		} else if err == nil {
-			r.Kept += int64(n)
-		}
+// rest copies what the pipe holds without waiting for more: a process outside
+// of the run may have opened the other end (/proc/PID/fd) and keep it.
+func (r *relay) rest(buf []byte) {
+	rc, err := r.from.SyscallConn()
+	if err != nil {
+		r.fail(err)
+		return
 	}
+	for {
+		var n int
+		if err = rc.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }); err != nil || n <= 0 {
+			r.fail(err)
+			return
+		}
+		r.chunk(buf[:n])
+	}
+}
+
+// chunk takes one read: first into the record, then to the caller, which may be
+// slow or never read.
+func (r *relay) chunk(b []byte) {
+	r.keepChunk(b)
 	if r.to == nil {
 		return
 	}
@@ -100,7 +119,9 @@ func (r *relay) chunk(b []byte) {
 		return
 	}
 	w, err := r.to.Write(b[:n])
+	r.mu.Lock()
 	r.Passed += int64(w)
+	r.mu.Unlock()
 	if err != nil {
 		r.to = nil
 		broken := errors.Is(err, unix.EPIPE)
@@ -111,11 +132,44 @@ func (r *relay) chunk(b []byte) {
 	}
 }
 
+func (r *relay) keepChunk(b []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Total += int64(len(b))
+	r.sum.Write(b)
+	n := r.keep.take(len(b))
+	if n == 0 {
+		return
+	}
+	if _, err := r.record.Write(b[:n]); err == nil {
+		r.Kept += int64(n)
+	} else if r.Error == "" {
+		r.Error = "record: " + err.Error()
+	}
+}
+
 // fail keeps the first error.
 func (r *relay) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err != nil && r.Error == "" {
 		r.Error = err.Error()
 	}
+}
+
+// abandon gives up on a caller that does not read. The relay's goroutine may
+// stay in its write until the process ends; its numbers are final now.
+func (r *relay) abandon() Stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.Stream
+	if s.SHA256 == "" {
+		s.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
+		if s.Error == "" {
+			s.Error = "the caller did not read: the rest of the output was given up"
+		}
+	}
+	return s
 }
 
 // stdio is the command's side of the relay and ours.
@@ -188,7 +242,7 @@ func (s *stdio) start(stdin *os.File, limits Limits, files map[string]*os.File) 
 		pass = &budget{left: limits.Stdout}
 	}
 	for _, r := range s.outs {
-		r.keep, r.pass, r.record = keep, pass, files[r.Name]
+		r.keep, r.pass, r.record, r.sum = keep, pass, files[r.Name], sha256.New()
 		s.wait.Go(r.run)
 	}
 	if s.in != nil {
@@ -215,14 +269,41 @@ func (s *stdio) closeChild() error {
 	return errors.Join(errs...)
 }
 
-// finish waits for the copies: the run is dead, so the pipes are at their end.
-func (s *stdio) finish() []Stream {
-	s.wait.Wait()
+// pipeGrace is how long a dead run's pipes may take to come to their end.
+const pipeGrace = time.Second
+
+// finish waits for the copies of a dead run. A slow reader is waited for, as
+// without us, until giveUp says otherwise.
+func (s *stdio) finish(giveUp <-chan struct{}) []Stream {
+	done := make(chan struct{})
+	go func() {
+		s.wait.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-giveUp:
+	case <-time.After(pipeGrace):
+		for _, r := range s.outs {
+			r.fail(ignoreClosed(r.from.SetReadDeadline(time.Now())))
+		}
+		select {
+		case <-done:
+		case <-giveUp:
+		}
+	}
 	var out []Stream
 	for _, r := range s.outs {
-		out = append(out, r.Stream)
+		out = append(out, r.abandon())
 	}
 	return out
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // Close releases everything that start did not hand out.
@@ -232,9 +313,7 @@ func (s *stdio) Close() error {
 		errs = append(errs, s.in.Close())
 	}
 	for _, r := range s.outs {
-		if err := r.from.Close(); !errors.Is(err, os.ErrClosed) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, ignoreClosed(r.from.Close()))
 	}
 	return errors.Join(errs...)
 }

@@ -88,7 +88,7 @@ func (s *testStdio) command(t *testing.T, fn func(stdout, stderr *os.File)) []St
 	fn(s.childOut, s.childErr)
 	must(t, s.closeChild())
 	var got []Stream
-	inTime(t, "the relay", func() { got = s.finish() })
+	inTime(t, "the relay", func() { got = s.finish(nil) })
 	for _, w := range s.passed {
 		w.Close()
 	}
@@ -307,7 +307,7 @@ func TestStdin(t *testing.T) {
 			t.Errorf("pass %v: %d bytes, want %d", pass, len(got), len(want))
 		}
 		must(t, s.closeChild())
-		s.finish()
+		s.finish(nil)
 		must(t, s.Close(), childIn.Close(), r.Close(), null.Close())
 		w.Close()
 	}

@@ -96,7 +96,7 @@ func TestPrepareNeedsRoot(t *testing.T) {
 	cmd.Env = []string{actVariable + "=prepare"}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testUID, Gid: testGID}}
-	out, err := cmd.CombinedOutput()
+	out, err := cmd.Output()
 	if err != nil || string(out) != "125 agentguard needs root to make the envelope and the record; run it with sudo\n" {
 		t.Errorf("%q, %v", out, err)
 	}

@@ -191,8 +191,11 @@ func mergeView(base, grants []Entry) ([]Entry, error) {
 		}
 	}
 	n := len(out)
+	if err := belowLink(base, out); err != nil {
+		return nil, err
+	}
 	for _, b := range base {
-		if !slices.ContainsFunc(out[:n], func(g Entry) bool { return within(b.At, g.At) && !kernelPlace(b.At) }) {
+		if !slices.ContainsFunc(out[:n], func(g Entry) bool { return within(b.At, g.At) && !kernelPlace(b.At) && (b.At != Home || g.At == Home) }) {
 			out = append(out, b)
 		}
 	}
@@ -208,8 +211,31 @@ func placeable(g Entry) error {
 				Remedy: "remove it, or give it another place with PATH:AT"}
 		}
 	}
+	for _, own := range []string{"/" + path.Dir(scratchAt), canaryFile} {
+		if within(g.At, own) {
+			return &Refusal{What: g.At + " is agentguard's own place inside", Clause: g.Clause, Remedy: "choose another place with PATH:AT"}
+		}
+	}
 	if g.At == "/" {
 		return &Refusal{What: "the whole host cannot be granted", Clause: g.Clause, Remedy: "name the directories that the command needs"}
+	}
+	return nil
+}
+
+// belowLink refuses a grant whose place lies below a symbolic link of the base
+// (/bin is usr/bin): the directory that it would need is the link itself.
+func belowLink(base, grants []Entry) error {
+	for _, g := range grants {
+		for _, b := range base {
+			if b.Op == "symlink" && g.At != b.At && within(g.At, b.At) {
+				target := b.From
+				if !path.IsAbs(target) {
+					target = path.Join(path.Dir(b.At), target)
+				}
+				return &Refusal{What: fmt.Sprintf("%s lies below %s, which is a symbolic link to %s inside", g.At, b.At, b.From), Clause: g.Clause,
+					Remedy: "name the real path: " + path.Join(target, strings.TrimPrefix(g.At, b.At))}
+			}
+		}
 	}
 	return nil
 }
@@ -242,16 +268,17 @@ func holder(view []Entry, p string) *Entry {
 // whether a PATH entry is of use.
 func visible(view []Entry, p string) bool {
 	p = path.Clean(p)
+	var best *Entry
 	for i := range view {
 		e := &view[i]
 		if e.Op == "symlink" && within(p, e.At) {
 			return true // /bin -> usr/bin
 		}
-		if e.Op == "bind" && within(p, e.At) {
-			return e.From == e.At
+		if e.mounted() && within(p, e.At) && (best == nil || len(e.At) > len(best.At)) {
+			best = e
 		}
 	}
-	return false
+	return best != nil && best.Op == "bind" && best.From == best.At
 }
 
 func sortedKeys[V any](m map[string]V) []string {

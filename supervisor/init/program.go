@@ -174,6 +174,9 @@ func (p *Program) Text() string {
 	return b.String()
 }
 
+// planMaxFiles is init.c's MAX_FDS.
+const planMaxFiles = 250
+
 // Sizes of init.c's struct plan and struct step.
 const (
 	planSize  = 32

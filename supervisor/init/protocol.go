@@ -70,6 +70,9 @@ func (p *Process) receive() (message, int, error) {
 // send puts the encoded program into a sealed memfd and passes it with the
 // program's files. The limit of descriptors is the kernel's SCM_MAX_FD.
 func send(sock *os.File, p *Program) error {
+	if len(p.files) > planMaxFiles {
+		return fmt.Errorf("the plan needs %d descriptors, more than the %d that one message passes: %w", len(p.files), planMaxFiles, unix.E2BIG)
+	}
 	plan := p.encode()
 	mem, err := sealedMemfd("agentguard plan", plan, 0)
 	if err != nil {

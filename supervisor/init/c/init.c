@@ -151,7 +151,7 @@ static struct plan *receive(int sock) {
 	s32 *got = (s32 *)(&c.h + 1);
 	u32 count = (c.h.len - sizeof(struct cmsghdr)) / 4;
 	s64 at = call6(NR_mmap, 0, hello[1], 3 /* READ | WRITE */, 2 /* MAP_PRIVATE */, got[0], 0);
-	if (at < 0 && at > -4096)
+	if ((at < 0 && at > -4096) || count - 1 > MAX_FDS)
 		quit(1);
 	struct plan *p = (struct plan *)at;
 	if (p->magic != PLAN_MAGIC || p->size > hello[1] || p->nfds != count - 1)
@@ -191,14 +191,10 @@ static void report(u16 kind, u16 stage, u32 step, s64 err) {
 	call(NR_write, 4, (u64)&r, sizeof(r));
 }
 
-// exec_result looks at a failed execve: a name that is not there lets the next
-// candidate of PATH be tried, anything else is final. EACCES is kept, since
-// "found but not executable" says more than "not found" (execvp(3)).
-static s64 exec_result(s64 ret, s64 kept) {
-	if (ret == -2 /* ENOENT */ || ret == -20 /* ENOTDIR */)
-		return kept ? kept : ret;
-	return ret;
-}
+// An execve that fails with ENOENT or ENOTDIR lets the next candidate of PATH be
+// tried, and so does EACCES, which is kept: "found but not executable" says
+// more than "not found" (execvp(3)). Anything else is final.
+static int exec_goes_on(s64 ret) { return ret == -2 || ret == -20 || ret == -13; }
 
 // run_steps makes the calls of a plan and returns 0, or the negative errno of
 // the first whose result is not the expected one, with its index in *where.
@@ -206,6 +202,7 @@ static s64 run_steps(struct plan *p, u32 *where) {
 	struct step *s = (struct step *)((u8 *)p + p->steps);
 	u8 *data = (u8 *)p + p->data;
 	s64 kept = 0;
+	u32 first = 0;
 	for (u32 i = 0; i < p->nsteps; i++) {
 		u64 a[6];
 		*where = i;
@@ -215,15 +212,20 @@ static s64 run_steps(struct plan *p, u32 *where) {
 			a[k] = argument(&s[i], k, data);
 		s64 ret = call6(s[i].nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 		if (s[i].flags & STEP_EXEC) {
-			kept = exec_result(ret, kept);
-			if (ret != -2 && ret != -20 && ret != -13 /* EACCES */)
+			if (!exec_goes_on(ret))
 				return ret;
+			if (kept == 0 || (ret == -13 && kept != -13)) {
+				kept = ret;
+				first = i;
+			}
 		} else if (!expected(&s[i], ret)) {
 			return ret < 0 ? ret : -34; // ERANGE: it succeeded and must not have
 		}
 		if (s[i].save != NO_SAVE)
 			*(s32 *)(data + s[i].save) = ret;
 	}
+	if (kept != 0)
+		*where = first;
 	return kept;
 }
 
