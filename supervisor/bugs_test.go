@@ -86,7 +86,7 @@ func TestBugFinalGapIsNotAccepted(t *testing.T) {
 func TestBugGroupThatDoesNotTake(t *testing.T) {
 	for _, gid := range []int{1<<32 - 1, 1 << 32} {
 		c := Caller{UID: testUID, GID: gid, Sudo: true}
-		err := c.as(func() error {
+		err := c.As(func() error {
 			ids, _ := threadIDs(unix.Gettid())
 			t.Errorf("gid %d: ran with %q", gid, ids)
 			return nil

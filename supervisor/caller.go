@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/runs"
 )
 
 // Caller is whoever asked for the run. A run gets no more than its caller may
@@ -54,11 +57,29 @@ func CurrentCaller(env func(string) string) (Caller, error) {
 	return c, nil
 }
 
-// as runs fn on a thread whose file-system ids are the caller's. Changing
+// StateDir is where the caller's records are: dir when one was asked for, else
+// the default. Under sudo each invoking user has a directory of its own below
+// root's, and cannot choose another: agentguard would make it, write to it and
+// read from it as root.
+func (c Caller) StateDir(dir string) (string, error) {
+	switch {
+	case c.Sudo && dir != "":
+		return "", &Refusal{What: "--state is root's: under sudo the records of user " + strconv.Itoa(c.UID) + " are kept apart", Remedy: "leave it out, or call as root itself"}
+	case dir != "":
+		return dir, nil
+	}
+	dir, err := runs.DefaultPath(os.Getuid(), os.Getenv)
+	if err == nil && c.Sudo {
+		dir = filepath.Join(dir, "users", strconv.Itoa(c.UID))
+	}
+	return dir, err
+}
+
+// As runs fn on a thread whose file-system ids are the caller's. Changing
 // fsuid from 0 also takes CAP_DAC_OVERRIDE and its kin from the thread's
 // effective set (credentials(7)); the thread ends with the call, so nothing
 // has to be given back.
-func (c Caller) as(fn func() error) error {
+func (c Caller) As(fn func() error) error {
 	if c.UID == os.Getuid() && !c.Sudo {
 		return fn()
 	}

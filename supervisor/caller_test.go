@@ -96,7 +96,7 @@ func TestAsHasTheCallersRights(t *testing.T) {
 		{"ownerwithout", 0o044, testUID, testGID, false}, // the owner's bits count, and no capability
 	} {
 		name := mkfile(t, filepath.Join(base, f.name), "x", f.mode, f.uid, f.gid)
-		err := c.as(func() error {
+		err := c.As(func() error {
 			_, err := os.ReadFile(name)
 			return err
 		})
@@ -109,7 +109,7 @@ func TestAsHasTheCallersRights(t *testing.T) {
 	}
 	// What is made there is the caller's.
 	mkdirOwned(t, base+"/drop", 0o777, 0, 0)
-	must(t, c.as(func() error { return os.WriteFile(base+"/drop/new", nil, 0o600) }))
+	must(t, c.As(func() error { return os.WriteFile(base+"/drop/new", nil, 0o600) }))
 	var st unix.Stat_t
 	must(t, unix.Stat(base+"/drop/new", &st))
 	if st.Uid != testUID || st.Gid != testGID {
@@ -145,7 +145,7 @@ func TestAsEndsItsThread(t *testing.T) {
 	must(t, err)
 	c := Caller{UID: testUID, GID: testGID, Groups: []int{testGroup}, Sudo: true}
 	var tid int
-	must(t, c.as(func() error {
+	must(t, c.As(func() error {
 		tid = unix.Gettid()
 		release := blockThreads(20)
 		defer release()
@@ -209,7 +209,7 @@ func TestAsConcurrently(t *testing.T) {
 	for i := range 40 {
 		all.Go(func() {
 			c := Caller{UID: testUID + i, GID: testGID + i, Groups: []int{testGroup + i}, Sudo: true}
-			err := c.as(func() error {
+			err := c.As(func() error {
 				ids, err := threadIDs(unix.Gettid())
 				if want := fmt.Sprintf("%d %d %d", c.UID, c.GID, c.Groups[0]); ids != want {
 					t.Errorf("ids %q, want %q", ids, want)
@@ -233,13 +233,13 @@ func TestAsReturnsTheError(t *testing.T) {
 		if c.Sudo {
 			testenv.Root(t)
 		}
-		if err := c.as(func() error { return want }); err != want {
+		if err := c.As(func() error { return want }); err != want {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 	// Ids that the kernel does not take must not leave the function with root's.
 	c := Caller{UID: 1<<32 - 1, GID: testGID, Sudo: true}
-	if err := c.as(func() error { t.Error("ran as root"); return nil }); err == nil {
+	if err := c.As(func() error { t.Error("ran as root"); return nil }); err == nil {
 		t.Error("uid -1 was accepted")
 	}
 }

@@ -24,7 +24,7 @@ type grants struct {
 func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 	g := &grants{dir: Home}
 	var errs []error
-	err := c.as(func() error {
+	err := c.As(func() error {
 		for _, m := range p.ReadOnly {
 			errs = append(errs, g.add(m, clauseReadOnly, "--ro", "ro"))
 		}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +45,9 @@ type Host struct {
 	procReadOnly []string
 	procMasked   []string
 	bash         bool
-	sockets      []string // pathname unix sockets of the host
+	sockets      []hostSocket
+	nice         int // the caller's
+	oomScoreAdj  int
 }
 
 // probeHost looks at the host and opens what every run uses. parent is the
@@ -75,6 +79,12 @@ func (h *Host) openSystem() (err error) {
 	h.Info.IPv6 = exists("/proc/net/if_inet6")
 	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
 	h.bash = exists("/bin/bash")
+	if n, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
+		h.nice = 20 - n // the raw system call returns 20 - nice (getpriority(2))
+	}
+	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
+		h.oomScoreAdj, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+	}
 	if h.sockets, err = hostSockets(); err != nil {
 		return err
 	}

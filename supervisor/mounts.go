@@ -63,6 +63,9 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) e
 	return m.makeDir(m.root, "root", scratchAt, 0o700)
 }
 
+// maxPtys bounds the terminals of a run: the pool is the host's (kernel.pty.max).
+const maxPtys = 256
+
 // tmpfsLimit writes a limit as tmpfs takes it: 0 means none (tmpfs(5)).
 func tmpfsLimit(n int64) string {
 	if n < 0 {
@@ -114,7 +117,7 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 	case "bind":
 		err = m.placeBind(e, userns)
 	case "devpts":
-		m.mounts[e.At], err = newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0620", "ptmxmode=0666", "gid=5")
+		m.mounts[e.At], err = newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0620", "ptmxmode=0666", "gid=5", fmt.Sprintf("max=%d", maxPtys))
 	}
 	return err
 }

@@ -120,7 +120,7 @@ func TestOpenPathWantsAbsolute(t *testing.T) {
 func TestOpenPathAsCaller(t *testing.T) {
 	base := openTree(t)
 	c := Caller{UID: testUID, GID: testGID, Sudo: true}
-	err := c.as(func() error {
+	err := c.As(func() error {
 		o, err := openPath(base + "/closed/file")
 		if err == nil {
 			o.File.Close()
@@ -130,7 +130,7 @@ func TestOpenPathAsCaller(t *testing.T) {
 	if !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), base+"/closed/file: permission denied") {
 		t.Errorf("closed to the caller, but: %v", err)
 	}
-	must(t, c.as(func() error {
+	must(t, c.As(func() error {
 		o, err := openPath(base + "/root/sub/file")
 		if err == nil {
 			err = o.File.Close()

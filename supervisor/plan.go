@@ -42,6 +42,9 @@ type Plan struct {
 	Rlimits []Rlimit `json:"rlimits"`
 	Stdin   string   `json:"stdin"` // pass or null
 
+	Nice        int `json:"nice,omitempty"`          // the caller's; below 0 it is set to 0
+	OOMScoreAdj int `json:"oom_score_adj,omitempty"` // likewise
+
 	Gaps   []Gap    `json:"gaps_accepted,omitempty"`
 	Thin   []string `json:"thin,omitempty"` // resources with one layer on this host
 	Canary []Probe  `json:"canary"`
@@ -119,7 +122,7 @@ func newPlan(in planInput) (*Plan, error) {
 		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
 		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
 		NetBPF: h.Info.BPF, DenyListen: p.Listen.Value == "deny", IPv6: h.Info.IPv6,
-		Stdin: p.Stdin.Value, Seams: seams(),
+		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Seams: seams(),
 	}
 	for _, s := range p.SeccompAllow {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)

@@ -71,10 +71,9 @@ func (b *builder) descriptors() {
 	b.Call("descriptors", "umask(022)", unix.SYS_UMASK, initproc.Value(0o022))
 }
 
-// defaultSignals are those that a caller may have ignored: nohup, shells, a
-// runtime that ignores SIGPIPE. Ignored signals survive execve.
-var defaultSignals = []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGALRM, unix.SIGCHLD,
-	unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGUSR1, unix.SIGUSR2, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGWINCH}
+// lastSignal is the highest signal number. A caller may have ignored any
+// (nohup, shells, a runtime that ignores SIGPIPE), and that survives execve.
+const lastSignal = 64
 
 func (b *builder) session() {
 	for _, f := range b.m.join {
@@ -83,8 +82,13 @@ func (b *builder) session() {
 	b.Call("session", "setsid()", unix.SYS_SETSID)
 	b.Call("session", "unshare(CLONE_NEWCGROUP)", unix.SYS_UNSHARE, initproc.Value(unix.CLONE_NEWCGROUP))
 	dfl := b.Bytes(make([]byte, 32)) // struct sigaction of zeros: SIG_DFL
-	for _, s := range defaultSignals {
-		b.Call("session", "sigaction("+unix.SignalName(s)+", SIG_DFL)", unix.SYS_RT_SIGACTION, initproc.Value(int(s)), dfl, zero(), initproc.Value(8))
+	for s := 1; s <= lastSignal; s++ {
+		if s != int(unix.SIGKILL) && s != int(unix.SIGSTOP) {
+			b.Call("session", "sigaction("+signalName(s)+", SIG_DFL)", unix.SYS_RT_SIGACTION, initproc.Value(s), dfl, zero(), initproc.Value(8))
+		}
+	}
+	if b.plan.Nice < 0 { // getpriority's 20 - nice is undone: a caller's advantage is not the command's
+		b.Call("session", "setpriority(PRIO_PROCESS, 0, 0)", unix.SYS_SETPRIORITY, initproc.Value(unix.PRIO_PROCESS), zero(), zero())
 	}
 	b.Call("session", "sigprocmask(SIG_SETMASK, {})", unix.SYS_RT_SIGPROCMASK, initproc.Value(unix.SIG_SETMASK), dfl, zero(), initproc.Value(8))
 	b.Call("session", "sethostname("+Hostname+")", unix.SYS_SETHOSTNAME, b.String(Hostname), initproc.Value(len(Hostname)))
@@ -95,6 +99,13 @@ func (b *builder) session() {
 // it (a detached mount cannot be, before Linux 6.15), and an umount would cost
 // one more RCU grace period at every start.
 const scratchAt = ".agentguard/scratch"
+
+func signalName(s int) string {
+	if name := unix.SignalName(unix.Signal(s)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", s)
+}
 
 // mountFlagsEmpty lets move_mount take both ends by descriptor.
 const mountFlagsEmpty = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
@@ -172,6 +183,11 @@ func (b *builder) proc() {
 		b.Call("proc", "open_tree("+p+", CLONE)", unix.SYS_OPEN_TREE, at(), name, initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Save(tree)
 		b.Call("proc", "mount_setattr("+p+", RDONLY)", unix.SYS_MOUNT_SETATTR, b.Saved(tree), empty, initproc.Value(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), ro, initproc.Value(32))
 		b.Call("proc", "move_mount to "+p, unix.SYS_MOVE_MOUNT, b.Saved(tree), empty, at(), name, initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	}
+	if b.plan.OOMScoreAdj < 0 { // the caller's protection from the OOM killer is not the command's
+		fd := b.NewSlot()
+		b.Call("proc", "open(/proc/self/oom_score_adj)", unix.SYS_OPENAT, at(), b.String("/proc/self/oom_score_adj"), initproc.Value(unix.O_WRONLY|unix.O_CLOEXEC), zero()).Save(fd)
+		b.Call("proc", "write(\"0\") to oom_score_adj", unix.SYS_WRITE, b.Saved(fd), b.String("0"), initproc.Value(1))
 	}
 	null := b.String("/dev/null")
 	for _, p := range b.plan.ProcMasked {

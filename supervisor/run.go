@@ -146,19 +146,13 @@ func (r *Run) probe() error {
 			return err
 		}
 	}
-	if e := reached(r.grants.entries, machineDirs(runtimeDir())[:1]); e != nil {
-		return &Refusal{What: e.From + " holds agentguard's pinned programs and locks", Clause: e.Clause, Remedy: "remove the grant"}
-	}
-	return nil
+	return checkReach(r.grants.entries, runtimeDir())
 }
 
 func (r *Run) openState() error {
-	path := r.cfg.StateDir
-	if path == "" {
-		var err error
-		if path, err = runs.DefaultPath(os.Getuid(), os.Getenv); err != nil {
-			return &Refusal{What: err.Error()}
-		}
+	path, err := r.caller.StateDir(r.cfg.StateDir)
+	if err != nil {
+		return err
 	}
 	s, err := runs.OpenState(path, os.Getuid())
 	if err != nil {
@@ -310,7 +304,7 @@ func execHint(errno error) string {
 // whereOnHost says where the host has the program, and which flag shows it.
 func (r *Run) whereOnHost() string {
 	var found string
-	_ = r.caller.as(func() error {
+	_ = r.caller.As(func() error {
 		found, _ = exec.LookPath(r.plan.Argv[0])
 		return nil
 	})

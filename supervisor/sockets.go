@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,17 +17,40 @@ import (
 // maxMasks bounds the sockets that are masked; each is a mount of the run.
 const maxMasks = 128
 
+// hostSocket is a pathname unix socket of the host, found where it really lies.
+type hostSocket struct {
+	path string   // canonical
+	dirs []devIno // of each directory from the root down to the socket's own
+}
+
 // hostSockets lists the pathname unix sockets that are bound in this network
-// namespace (/proc/net/unix, proc(5)). Those with relative names, of other
-// namespaces, or bound later are not in it: before Landlock ABI 9 (Linux 7.1)
-// the plan says that unix sockets have one layer.
-func hostSockets() ([]string, error) {
+// namespace (/proc/net/unix, proc(5)). The names there are what was given to
+// bind(2): links are resolved, and a relative name is looked for below the
+// working directory of every process. Sockets of other namespaces, and those
+// bound later, are not in it: before Landlock ABI 9 (Linux 7.1) the plan says
+// that unix sockets have one layer.
+func hostSockets() ([]hostSocket, error) {
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return parseSockets(f)
+	names, err := parseSockets(f)
+	if err != nil {
+		return nil, err
+	}
+	var out []hostSocket
+	known := map[string][]devIno{}
+	for _, name := range absolute(names) {
+		real, err := filepath.EvalSymlinks(name)
+		if err != nil {
+			continue // bound in another mount namespace, or gone
+		}
+		if dirs := chain(path.Dir(real), known); dirs != nil {
+			out = append(out, hostSocket{real, dirs})
+		}
+	}
+	return out, nil
 }
 
 func parseSockets(r io.Reader) ([]string, error) {
@@ -33,37 +58,112 @@ func parseSockets(r io.Reader) ([]string, error) {
 	seen := map[string]bool{}
 	s := bufio.NewScanner(io.LimitReader(r, 16<<20))
 	for s.Scan() {
-		// Num RefCount Protocol Flags Type St Inode Path
-		at := strings.Index(s.Text(), " /")
-		if at < 0 {
+		name := socketName(s.Text())
+		if name == "" || seen[name] {
 			continue
 		}
-		if p := path.Clean(s.Text()[at+1:]); !seen[p] {
-			seen[p] = true
-			out = append(out, p)
-		}
+		seen[name] = true
+		out = append(out, name)
 	}
 	return out, s.Err()
 }
 
+// socketName is the eighth column of a line, which may hold spaces: Num RefCount
+// Protocol Flags Type St Inode Path. It is "" for the heading, and for sockets
+// without a name or with an abstract one (shown with @).
+func socketName(line string) string {
+	for range 7 {
+		_, rest, ok := strings.Cut(strings.TrimLeft(line, " "), " ")
+		if !ok {
+			return ""
+		}
+		line = rest
+	}
+	if strings.HasPrefix(line, "@") || line == "Path" {
+		return ""
+	}
+	return line
+}
+
+// absolute tries relative names below each working directory of the host.
+func absolute(names []string) []string {
+	var out, relative []string
+	for _, n := range names {
+		if path.IsAbs(n) {
+			out = append(out, n)
+		} else {
+			relative = append(relative, n)
+		}
+	}
+	if len(relative) == 0 {
+		return out
+	}
+	cwds, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	seen := map[string]bool{}
+	for _, link := range cwds {
+		dir, err := os.Readlink(link)
+		if err != nil || seen[dir] || !path.IsAbs(dir) {
+			continue
+		}
+		seen[dir] = true
+		for _, n := range relative {
+			if st, err := os.Stat(path.Join(dir, n)); err == nil && st.Mode()&os.ModeSocket != 0 {
+				out = append(out, path.Join(dir, n))
+			}
+		}
+	}
+	return out
+}
+
+// chain identifies the directories from the root down to dir.
+func chain(dir string, known map[string][]devIno) []devIno {
+	if c, ok := known[dir]; ok {
+		return c
+	}
+	var st unix.Stat_t
+	if unix.Lstat(dir, &st) != nil {
+		return nil
+	}
+	var c []devIno
+	if dir != "/" {
+		if c = chain(path.Dir(dir), known); c == nil {
+			return nil
+		}
+	}
+	c = append(slices.Clip(c), devIno{st.Dev, st.Ino})
+	known[dir] = c
+	return c
+}
+
+// below returns where the socket lies below the directory g, or "".
+func (s *hostSocket) below(g devIno) string {
+	at := slices.Index(s.dirs, g)
+	if at < 0 {
+		return ""
+	}
+	parts := split(s.path) // parts[i] lies in dirs[i]
+	return path.Join(parts[at:]...)
+}
+
 // maskSockets adds a mask for every socket that a grant would show. What is
 // masked cannot be connected to: an empty file lies over it.
-func maskSockets(view []Entry, sockets []string) ([]Entry, error) {
+func maskSockets(view []Entry, sockets []hostSocket) ([]Entry, error) {
 	var masks []Entry
 	for i := range view {
 		g := &view[i]
 		if g.Op != "bind" || g.system || !g.open.Dir() {
 			continue
 		}
-		for _, s := range sockets {
-			if s == g.From || !within(s, g.From) {
+		for k := range sockets {
+			rel := sockets[k].below(devIno{g.Dev, g.Ino})
+			if rel == "" {
 				continue
 			}
-			at := path.Join(g.At, strings.TrimPrefix(s, g.From))
+			at := path.Join(g.At, rel)
 			if holder(view, at) != g {
 				continue // another mount lies over it
 			}
-			masks = append(masks, Entry{Op: "mask", At: at, From: s, Clause: g.Clause, Source: g.Source, open: g.open, system: true})
+			masks = append(masks, Entry{Op: "mask", At: at, From: sockets[k].path, Clause: g.Clause, Source: g.Source, open: g.open, system: true})
 		}
 	}
 	if len(masks) > maxMasks {

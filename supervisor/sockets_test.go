@@ -2,6 +2,10 @@ package supervisor
 
 import (
 	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +24,10 @@ func TestParseSockets(t *testing.T) {
 		{"unnamed", head + row(""), nil},
 		{"pathname", head + row(" /run/x.sock"), []string{"/run/x.sock"}},
 		{"with spaces", head + row(" /run/a b /c.sock"), []string{"/run/a b /c.sock"}},
-		{"unclean", head + row(" /run//x/../y"), []string{"/run/y"}},
+		{"unclean", head + row(" /run//x/../y"), []string{"/run//x/../y"}}, // resolved later
 		{"abstract", head + row(" @/tmp/.X11"), nil},
-		{"relative", head + row(" sock"), nil},
+		{"relative", head + row(" sock"), []string{"sock"}},
+		{"two spaces", head + row(" /run/a  b"), []string{"/run/a  b"}},
 		{"each once", head + row(" /a") + row(" /b") + row(" /a"), []string{"/a", "/b"}},
 	} {
 		got, err := parseSockets(strings.NewReader(c.in))
@@ -55,7 +60,7 @@ func TestMaskSockets(t *testing.T) {
 		{"/srv/file", nil},
 		{"/usr/x.sock", nil},
 	} {
-		masks, err := maskSockets(view, []string{c.socket})
+		masks, err := maskSockets(view, []hostSocket{socketAt(view, c.socket)})
 		must(t, err)
 		var got []string
 		for _, m := range masks {
@@ -68,9 +73,9 @@ func TestMaskSockets(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.socket, got, c.want)
 		}
 	}
-	var many []string
+	var many []hostSocket
 	for i := range maxMasks + 1 {
-		many = append(many, fmt.Sprintf("/opt/%d", i))
+		many = append(many, socketAt(view, fmt.Sprintf("/opt/%d", i)))
 	}
 	if masks, err := maskSockets(view, many[1:]); err != nil || len(masks) != maxMasks {
 		t.Errorf("%d masks, %v", len(masks), err)
@@ -78,5 +83,49 @@ func TestMaskSockets(t *testing.T) {
 	_, err := maskSockets(view, many)
 	if r := refusal(t, err); r.What != "the grants hold 129 unix sockets, more than 128" || r.Clause != "clause of /opt ro" || r.Remedy != "grant less" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// socketAt is a socket of a host where the view's sources are directories.
+func socketAt(view []Entry, name string) hostSocket {
+	s := hostSocket{path: name}
+	dir := ""
+	for i, part := range append([]string{""}, split(path.Dir(name))...) {
+		dir = path.Join("/", dir, part)
+		id := devIno{1 << 40, uint64(i)}
+		for _, e := range view {
+			if e.From == dir {
+				id = devIno{e.Dev, e.Ino}
+			}
+		}
+		s.dirs = append(s.dirs, id)
+	}
+	return s
+}
+
+// A socket is found by where it lies, whatever name it was bound by.
+func TestHostSocketsByAnyName(t *testing.T) {
+	base := publicDir(t)
+	must(t, os.Mkdir(base+"/real", 0o755), os.Symlink("real", base+"/link"))
+	for _, name := range []string{base + "/link/linked.sock", base + "/real/../real/dotted.sock"} {
+		l, err := net.Listen("unix", name)
+		must(t, err)
+		defer l.Close()
+	}
+	relative := exec.Command("/usr/bin/python3", "-c", "import socket,sys; s=socket.socket(socket.AF_UNIX); s.bind('relative.sock'); s.listen(); print(flush=True); sys.stdin.read()")
+	relative.Dir = base + "/real"
+	in, err := relative.StdinPipe()
+	must(t, err)
+	out, err := relative.StdoutPipe()
+	must(t, err, relative.Start())
+	defer func() { must(t, in.Close(), relative.Wait()) }()
+	_, err = out.Read(make([]byte, 1))
+	must(t, err)
+	list, err := hostSockets()
+	must(t, err)
+	for _, want := range []string{"linked.sock", "dotted.sock", "relative.sock"} {
+		if !slices.ContainsFunc(list, func(s hostSocket) bool { return s.path == base+"/real/"+want }) {
+			t.Errorf("%s is not seen", want)
+		}
 	}
 }

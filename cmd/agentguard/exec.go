@@ -127,7 +127,9 @@ func (f *execFlags) run(args []string) error {
 	}
 	// The launch must not die by a reader that went away, nor leave a run behind
 	// when it is told to end.
-	signal.Ignore(unix.SIGPIPE)
+	// Reading the terminal from the background must not stop us: nobody would
+	// keep the limits of the run.
+	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU)
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
 	r, err := supervisor.Prepare(supervisor.Config{
@@ -184,13 +186,18 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 		return nil, err
 	}
 	var errs []error
+	c, err := caller()
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range f.policies {
-		file, err := policy.ReadFile(name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		files = append(files, file)
+		errs = append(errs, c.As(func() error { // what the caller cannot read is not quoted in errors either
+			file, err := policy.ReadFile(name)
+			if err == nil {
+				files = append(files, file)
+			}
+			return err
+		}))
 	}
 	fromFlags, err := policy.FromFlags(f.flags)
 	if errs = append(errs, err); errors.Join(errs...) != nil {
@@ -203,9 +210,16 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	return p, bound(p)
 }
 
+// caller is whose authority bounds what this process opens by name.
+func caller() (supervisor.Caller, error) { return supervisor.CurrentCaller(os.Getenv) }
+
 // bound applies the ceiling to every caller but a real root login.
 func bound(p *policy.Policy) error {
-	if os.Getuid() == 0 && os.Getenv("SUDO_UID") == "" {
+	who, err := caller()
+	if err != nil {
+		return err
+	}
+	if who.UID == 0 && !who.Sudo {
 		return nil
 	}
 	c, err := policy.ReadCeiling(systemCeiling)
@@ -234,7 +248,15 @@ func openJSON(to string) (*os.File, error) {
 	if to == "-" {
 		return os.Stdout, nil
 	}
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	c, err := caller()
+	if err != nil {
+		return nil, err
+	}
+	var f *os.File
+	err = c.As(func() (err error) {
+		f, err = os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+		return err
+	})
 	if err != nil {
 		return nil, &supervisor.Refusal{What: "cannot write the result", Err: err, Remedy: "give --json a file that can be written, or fd:N"}
 	}

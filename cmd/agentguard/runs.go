@@ -20,11 +20,12 @@ func stateFlag(c *cobra.Command) *string {
 }
 
 func openState(dir string) (*runs.State, error) {
-	if dir == "" {
-		var err error
-		if dir, err = runs.DefaultPath(os.Getuid(), os.Getenv); err != nil {
-			return nil, err
-		}
+	c, err := caller()
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = c.StateDir(dir); err != nil {
+		return nil, err
 	}
 	return runs.OpenState(dir, os.Getuid())
 }

@@ -115,7 +115,9 @@ func (l *Leaf) limitMemory(n string) error {
 		if err := write(dir, "memory.limit_in_bytes", n); err != nil {
 			return err
 		}
-		return optional(write(dir, "memory.memsw.limit_in_bytes", n)) // memory and swap together: after the first
+		return errors.Join(
+			optional(write(dir, "memory.memsw.limit_in_bytes", n)),    // memory and swap together: after the first
+			optional(write(dir, "memory.kmem.tcp.limit_in_bytes", n))) // v1 counts socket buffers apart
 	}
 	if err := write(l.Path, "memory.max", n); err != nil {
 		return err

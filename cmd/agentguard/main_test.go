@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
+)
+
+// The tests of this package run the real program as root on the real kernel.
+//
+// They do so on a stage of their own: a mount namespace in which
+// /var/lib/agentguard is a tmpfs, so that the records of the machine are
+// neither read nor written, and a network namespace that stands for the host,
+// so that nothing can leave the machine even when a test fails. Cgroups, BPF
+// programs and /run/agentguard are the machine's.
+
+// stageVar tells the test process that it stands on the stage; its value is
+// the directory of the programs that were built for it.
+const stageVar = "AGENTGUARD_TEST_STAGE"
+
+// stateDir is where root's records lie by default.
+const stateDir = "/var/lib/agentguard"
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		os.Exit(m.Run()) // each test says what it needs
+	}
+	if os.Getenv(stageVar) == "" {
+		os.Exit(enterStage())
+	}
+	if err := setStage(); err != nil {
+		fmt.Fprintln(os.Stderr, "stage:", err)
+		os.Exit(1)
+	}
+	os.Exit(testenv.Main(m))
+}
+
+// enterStage builds the programs and runs this test again in new namespaces.
+func enterStage() int {
+	dir, err := os.MkdirTemp("", "agentguard-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := errors.Join(os.Chmod(dir, 0o755), build(dir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), stageVar+"="+dir)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// build makes the program as it is released, and the probe, without cgo. One
+// run on the real stage makes what the machine keeps: were the first run on
+// ours, its BPF file system would be mounted here only, and end with the tests.
+func build(dir string) error {
+	for name, pkg := range map[string]string{"agentguard": ".", "probe": "../../testdata/script/probe"} {
+		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	prime := exec.Command(filepath.Join(dir, "agentguard"), "exec", "--state", filepath.Join(dir, "prime"), "--", "true")
+	prime.Dir = "/usr"
+	if out, err := prime.CombinedOutput(); err != nil {
+		return fmt.Errorf("the first run: %w\n%s", err, out)
+	}
+	return os.RemoveAll(filepath.Join(dir, "prime"))
+}
+
+func setStage() error {
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("agentguard-test", stateDir, "tmpfs", 0, "mode=0700,size=512m"); err != nil {
+		return fmt.Errorf("mount %s: %w", stateDir, err)
+	}
+	return loopbackUp()
+}
+
+// loopbackUp switches on lo in the stage's network namespace.
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	ifreq, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifreq.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, ifreq)
+}
+
+// programs is the directory of agentguard and probe.
+func programs() string { return os.Getenv(stageVar) }
+
+func agentguard() string { return filepath.Join(programs(), "agentguard") }
