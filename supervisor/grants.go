@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,7 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 		if w := p.Workspace; w.Path != "" {
 			errs = append(errs, g.addWorkspace(w))
 		}
+		errs = append(errs, g.pin())
 		return nil
 	})
 	return g, errors.Join(append(errs, err)...)
@@ -53,6 +55,57 @@ func (g *grants) addWorkspace(w policy.Workspace) error {
 		return &Refusal{What: fmt.Sprintf("the workspace %s is not a directory", w.Path), Clause: ws.Clause, Remedy: "name a directory with -w DIR"}
 	}
 	g.owner, g.dir = ws.open, ws.At
+	return nil
+}
+
+// pin mounts every directory between a writable grant and a grant inside it
+// over itself. Otherwise the command could rename such a directory away, with
+// the mount in it, and put another in its place: what is mounted on cannot be
+// renamed (rename(2), EBUSY).
+func (g *grants) pin() error {
+	n := len(g.entries)
+	for i := range n {
+		inner := &g.entries[i]
+		outer := -1
+		for k := range n {
+			if h := &g.entries[k]; h.Access == "rw" && h.At != inner.At && within(inner.At, h.At) && (outer < 0 || len(h.At) > len(g.entries[outer].At)) {
+				outer = k
+			}
+		}
+		if outer < 0 {
+			continue
+		}
+		for d := path.Dir(inner.At); d != g.entries[outer].At; d = path.Dir(d) {
+			if err := g.pinDir(&g.entries[outer], d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (g *grants) pinDir(outer *Entry, at string) error {
+	for i := range g.entries {
+		if g.entries[i].At == at {
+			return nil // a grant, or pinned already
+		}
+	}
+	rel := strings.TrimPrefix(at, outer.At+"/")
+	fd, err := unix.Openat2(int(outer.open.File.Fd()), rel, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil // then the grant inside has no place either, which is reported there
+	}
+	if err != nil {
+		return &Refusal{What: "cannot hold " + trace.Quote(at) + " in place", Err: err, Clause: outer.Clause}
+	}
+	o := Opened{File: os.NewFile(uintptr(fd), at), Path: path.Join(outer.open.Path, rel)}
+	if err := unix.Fstat(fd, &o.Stat); err != nil {
+		return errors.Join(err, o.File.Close())
+	}
+	g.entries = append(g.entries, Entry{Op: "bind", At: at, From: o.Path, Access: "rw", Dev: o.Stat.Dev, Ino: o.Stat.Ino,
+		Clause: outer.Clause, Source: outer.Source, open: &o, pinned: outer.At})
 	return nil
 }
 

@@ -45,6 +45,10 @@ func TestAlive(t *testing.T) {
 		t.Fatal(word, held, err)
 	}
 	before := fds(t)
+	must(t, os.Symlink(lockPath(run, "x"), lockPath(run, "alias")))
+	if alive(run, "alias") {
+		t.Error("a link was followed to another run's lock")
+	}
 	if !alive(run, "x") || !alive(run, "x") { // asking does not take the lock
 		t.Error("a live supervisor is taken for dead")
 	}

@@ -28,6 +28,7 @@ type envelope struct {
 	leaf     map[string]*os.File
 	plan     *Plan
 	mounts   *mountSet
+	prepared func() // called when the mounts are made, and nothing is attached yet
 }
 
 // newEnvelope plans a run of /bin/sh that grants what flags say, and nothing of
@@ -82,7 +83,22 @@ func (e *envelope) decide(t *testing.T) error {
 // run runs a shell script inside and returns what it printed. It must print "end".
 func (e *envelope) run(t *testing.T, script string) string {
 	t.Helper()
+	got, err := e.start(t, script)
+	must(t, err)
+	text, whole := strings.CutSuffix(got, "end\n")
+	if !whole {
+		t.Fatalf("the script did not end:\n%s", got)
+	}
+	return text
+}
+
+// start is run without its demands; the error is that of the envelope.
+func (e *envelope) start(t *testing.T, script string) (string, error) {
+	t.Helper()
 	must(t, e.decide(t))
+	if e.prepared != nil {
+		e.prepared()
+	}
 	m := materials{mounts: e.mounts}
 	var err error
 	m.ruleset, err = m.mounts.ruleset(e.plan.LandlockABI)
@@ -100,18 +116,17 @@ func (e *envelope) run(t *testing.T, script string) string {
 	})
 	must(t, err, inR.Close(), outW.Close())
 	defer func() { must(t, p.Hangup(), p.Reap(), p.Close(), outR.Close()) }()
-	must(t, p.Locked(patience), p.Exec(commandProgram(e.plan, m), patience))
+	must(t, p.Locked(patience))
+	if err := p.Exec(commandProgram(e.plan, m), patience); err != nil {
+		return "", errors.Join(err, inW.Close())
+	}
 	go func() { _, _ = inW.WriteString(script + "\necho end\n"); inW.Close() }()
 	got, err := io.ReadAll(outR)
 	must(t, err)
 	if _, err := p.Wait(); err != nil {
 		t.Error(err)
 	}
-	text, whole := strings.CutSuffix(string(got), "end\n")
-	if !whole {
-		t.Fatalf("the script did not end:\n%s", got)
-	}
-	return text
+	return string(got), nil
 }
 
 // expect runs a script of which each line prints one line, and compares.
@@ -297,6 +312,25 @@ func TestMountsNeedTheirPlace(t *testing.T) {
 		if n := fds(t) - before; n > 2 { // the two grants are the caller's to close
 			t.Errorf("%d descriptors are left", n-2)
 		}
+	}
+}
+
+// A place that became a link after it was looked at is not mounted onto.
+func TestEnvelopePlaceBecomesALink(t *testing.T) {
+	base := publicDir(t)
+	mkfile(t, base+"/tree/sub/f", "", 0o644, 0, 0)
+	mkfile(t, base+"/other/f", "", 0o644, 0, 0)
+	for _, target := range []string{"/usr", "real", "../../../../usr"} {
+		e := newEnvelope(t, "ro="+base+"/tree", "ro="+base+"/other:"+base+"/tree/sub")
+		e.prepared = func() {
+			must(t, os.Rename(base+"/tree/sub", base+"/tree/real"), os.Symlink(target, base+"/tree/sub"))
+		}
+		_, err := e.start(t, "")
+		var se *initproc.StepError
+		if !errors.As(err, &se) || se.Errno != unix.ELOOP || se.Step.Stage != "mount" {
+			t.Errorf("a link to %s: %v", target, err)
+		}
+		must(t, os.Remove(base+"/tree/sub"), os.Rename(base+"/tree/real", base+"/tree/sub"))
 	}
 }
 

@@ -143,6 +143,11 @@ func mapGrants(in planInput) []Entry {
 		e := &out[i]
 		e.IDMap = in.identity.Own && e.Access == "rw" && e.open.Stat.Uid == 0
 	}
+	for i := range out { // a part of a grant is shown as the grant is
+		if p := slices.IndexFunc(out, func(e Entry) bool { return e.At == out[i].pinned }); p >= 0 {
+			out[i].IDMap = out[p].IDMap
+		}
+	}
 	return out
 }
 

@@ -21,7 +21,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	row("directory", "%s", trace.Quote(p.Dir))
 	row("user", "%d:%d, %s; no capability, no_new_privs", p.Identity.UID, p.Identity.GID, p.Identity.Why)
 	for i := range p.View {
-		if e := &p.View[i]; !e.system {
+		if e := &p.View[i]; !e.system && e.pinned == "" {
 			row("grant", "%-2s %s%s  [%s]", e.Access, trace.Quote(e.From), shownAt(e), e.Clause)
 		}
 	}

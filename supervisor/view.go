@@ -30,7 +30,8 @@ type Entry struct {
 	content string // of a generated file
 	rdev    uint64 // of a device
 	open    *Opened
-	system  bool // part of the default view, not a grant
+	system  bool   // part of the default view, not a grant
+	pinned  string // place of the grant that this directory belongs to
 }
 
 // kind is the Landlock grant of an entry.

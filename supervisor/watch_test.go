@@ -43,8 +43,8 @@ func testLeaf(t *testing.T, l cgroup.Limits) *cgroup.Leaf {
 	return leaf
 }
 
-// watched is a watcher whose command is a shell of the test's in a leaf: the
-// test stands in for PID 1.
+// watched is a watcher whose command is a shell of the test's in a leaf, which
+// has set its traps: the test stands in for PID 1.
 type watched struct {
 	*watcher
 	out     *bufio.Reader
@@ -52,12 +52,12 @@ type watched struct {
 	cmd     *exec.Cmd
 }
 
-func watchScript(t *testing.T, limits Limits, script string) *watched {
+func watchScript(t *testing.T, limits Limits, traps, script string) *watched {
 	t.Helper()
 	r := testRun(t)
 	r.leaf = testLeaf(t, cgroup.Limits{})
 	r.plan.Limits = limits
-	cmd := exec.Command("/bin/sh", "-c", "echo ready; "+script)
+	cmd := exec.Command("/bin/sh", "-c", traps+"\necho ready\n"+script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: new(int), UseCgroupFD: true, CgroupFD: int(r.leaf.Dir().Fd())}
 	out, err := cmd.StdoutPipe()
 	must(t, err, cmd.Start())
@@ -98,11 +98,11 @@ func (w *watched) loop(t *testing.T, ctx context.Context) exited {
 var noLimits = Limits{Wall: -1, CPU: -1, Memory: -1, Output: -1}
 
 func TestWatchEnd(t *testing.T) {
-	w := watchScript(t, noLimits, "exit 7")
+	w := watchScript(t, noLimits, "", "exit 7")
 	if end := w.loop(t, t.Context()); end.reason != "" || end.exit.Status.ExitStatus() != 7 || end.err != nil || end.after <= 0 {
 		t.Errorf("%+v", end)
 	}
-	w = watchScript(t, noLimits, "kill -KILL $$")
+	w = watchScript(t, noLimits, "", "kill -KILL $$")
 	if end := w.loop(t, t.Context()); end.reason != "" || !errors.Is(end.err, initproc.ErrDied) {
 		t.Errorf("killed, and no limit is to blame: %+v", end)
 	}
@@ -112,11 +112,11 @@ func TestWatchEnd(t *testing.T) {
 func TestWatchWall(t *testing.T) {
 	limits := noLimits
 	limits.Wall = int64(50 * time.Millisecond)
-	w := watchScript(t, limits, "sleep 1000")
+	w := watchScript(t, limits, "", "sleep 1000")
 	if end := w.loop(t, t.Context()); end.reason != runs.ReasonWall || end.exit.Status.Signal() != unix.SIGTERM {
 		t.Errorf("%+v", end)
 	}
-	w = watchScript(t, limits, "trap '' TERM; setsid sleep 1000 & while :; do sleep 1000; done")
+	w = watchScript(t, limits, "trap '' TERM", "setsid sleep 1000 & while :; do sleep 1000; done")
 	end := w.loop(t, t.Context())
 	if end.reason != runs.ReasonWall || !errors.Is(end.err, initproc.ErrDied) || end.after < Grace {
 		t.Errorf("deaf: %+v", end)
@@ -127,7 +127,7 @@ func TestWatchWall(t *testing.T) {
 func TestWatchCPU(t *testing.T) {
 	limits := noLimits
 	limits.CPU = int64(100 * time.Millisecond)
-	w := watchScript(t, limits, "trap '' TERM; (while :; do :; done) & (while :; do :; done) & wait")
+	w := watchScript(t, limits, "trap '' TERM", "(while :; do :; done) & (while :; do :; done) & wait")
 	end := w.loop(t, t.Context())
 	if end.reason != runs.ReasonCPU || !errors.Is(end.err, initproc.ErrDied) {
 		t.Errorf("%+v", end)
@@ -140,7 +140,7 @@ func TestWatchCPU(t *testing.T) {
 
 func TestWatchCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w := watchScript(t, noLimits, "sleep 1000")
+	w := watchScript(t, noLimits, "", "sleep 1000")
 	cancel()
 	if end := w.loop(t, ctx); end.reason != runs.ReasonError || end.exit.Status.Signal() != unix.SIGTERM {
 		t.Errorf("%+v", end)
@@ -150,7 +150,7 @@ func TestWatchCancelled(t *testing.T) {
 // Signals reach the command's process group; what it does with them is its own
 // affair, until the second that asks it to end.
 func TestWatchForwards(t *testing.T) {
-	w := watchScript(t, noLimits, "trap 'echo usr1' USR1; trap 'echo int; exit 5' INT; trap 'echo term' TERM; while :; do sleep 0.01; done")
+	w := watchScript(t, noLimits, "trap 'echo usr1' USR1; trap 'echo int; exit 5' INT; trap 'echo term' TERM", "while :; do sleep 0.01; done")
 	w.signals <- unix.SIGUSR1
 	done := make(chan exited, 1)
 	heard := make(chan string, 100)
@@ -192,7 +192,7 @@ func TestWatchForwards(t *testing.T) {
 
 // What is flushed in time survives the supervisor.
 func TestWatchFlushes(t *testing.T) {
-	w := watchScript(t, noLimits, "read x")
+	w := watchScript(t, noLimits, "", "sleep 1000")
 	e := denied(unix.SYS_MOUNT, unix.EPERM)
 	must(t, w.r.rec.event(&e))
 	if len(w.r.events(t)) != 0 {
