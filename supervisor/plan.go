@@ -55,16 +55,17 @@ type Plan struct {
 
 // Limits bound the whole run; -1 means none.
 type Limits struct {
-	Memory  int64 `json:"memory_bytes"`
-	Tasks   int64 `json:"tasks"` // threads too, besides agentguard's own
-	CPU     int64 `json:"cpu_ns"`
-	Wall    int64 `json:"wall_ns"`
-	Output  int64 `json:"output_bytes"`   // of the scratch file system
-	Files   int64 `json:"files"`          // in the scratch file system
-	Counted bool  `json:"output_counted"` // Output also bounds what is written to real files, by counting
-	Stdout  int64 `json:"stdout_bytes"`   // of stdout and stderr together kept in the record
-	CutHere bool  `json:"stdout_cut"`     // the caller's copy ends at Stdout too
-	Trace   int64 `json:"trace_bytes"`
+	Memory   int64 `json:"memory_bytes"`
+	Tasks    int64 `json:"tasks"` // threads too, besides agentguard's own
+	CPU      int64 `json:"cpu_ns"`
+	Wall     int64 `json:"wall_ns"`
+	Output   int64 `json:"output_bytes"`     // of the scratch file system
+	Files    int64 `json:"files"`            // in the scratch file system
+	Counted  bool  `json:"output_counted"`   // Output also bounds what is written to real files, by counting
+	Stdout   int64 `json:"stdout_bytes"`     // of stdout and stderr together kept in the record
+	CutHere  bool  `json:"stdout_cut"`       // the caller's copy ends at Stdout too
+	Sanitize bool  `json:"stdout_sanitized"` // of a terminal's copy: text and colours only
+	Trace    int64 `json:"trace_bytes"`
 }
 
 // Rlimit is one resource limit, soft and hard alike (setrlimit(2)).
@@ -164,7 +165,7 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	p.Limits = Limits{
 		Memory: limit(pol.MaxMemory), Tasks: limit(pol.MaxTasks), CPU: limit(pol.MaxCPU), Wall: limit(pol.MaxWall),
 		Output: limit(pol.MaxOutputBytes), Files: limit(pol.MaxFiles), Stdout: limit(pol.MaxStdout),
-		Counted: pol.CountsOutput(),
+		Counted: pol.CountsOutput(), Sanitize: pol.Terminal.Value != "raw",
 		CutHere: !pol.MaxStdout.Source.IsDefault() && limit(pol.MaxStdout) >= 0, Trace: limit(pol.MaxTraceBytes),
 	}
 	p.sources = map[string]string{

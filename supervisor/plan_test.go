@@ -121,7 +121,7 @@ func TestMapGrants(t *testing.T) {
 }
 
 func TestPlanLimits(t *testing.T) {
-	defaults := Limits{Memory: 4 << 30, Tasks: 512, CPU: 3600e9, Wall: 3600e9, Output: 1 << 30, Files: -1, Stdout: 16 << 20, Trace: 1 << 30}
+	defaults := Limits{Memory: 4 << 30, Tasks: 512, CPU: 3600e9, Wall: 3600e9, Output: 1 << 30, Files: -1, Stdout: 16 << 20, Sanitize: true, Trace: 1 << 30}
 	with := func(f func(*Limits)) Limits { l := defaults; f(&l); return l }
 	for _, c := range []struct {
 		flags []string
@@ -136,6 +136,7 @@ func TestPlanLimits(t *testing.T) {
 	} {
 		p := &Plan{}
 		p.setLimits(policyOf(t, c.flags...))
+		c.want.Sanitize = true // no flag: output.terminal
 		if p.Limits != c.want {
 			t.Errorf("%q: %+v, want %+v", c.flags, p.Limits, c.want)
 		}

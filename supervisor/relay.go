@@ -49,6 +49,8 @@ type relay struct {
 	to     *os.File // the caller's, or nil when it takes no more
 	record io.Writer
 	mu     sync.Mutex // of Stream and sum
+	clean  *sanitizer // of what the caller's terminal gets; nil: passed as it is
+	shown  []byte     // what clean has let through, reused
 	gone   bool       // the caller's reader has closed its end
 	sum    hash.Hash
 	keep   *budget // of the record
@@ -118,7 +120,12 @@ func (r *relay) chunk(b []byte) {
 	if n == 0 {
 		return
 	}
-	w, err := r.to.Write(b[:n])
+	b = b[:n]
+	if r.clean != nil {
+		r.shown = r.clean.filter(r.shown[:0], b)
+		b = r.shown
+	}
+	w, err := r.to.Write(b)
 	r.mu.Lock()
 	r.Passed += int64(w)
 	r.mu.Unlock()
@@ -224,6 +231,11 @@ func newStdio(stdin bool, stdout, stderr *os.File, id Identity) (*stdio, error) 
 	return s, nil
 }
 
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
 // kcmpFile is KCMP_FILE of kcmp(2): do two descriptors share one open file?
 const kcmpFile = 0
 
@@ -242,6 +254,9 @@ func (s *stdio) start(stdin *os.File, limits Limits, files map[string]*os.File) 
 		pass = &budget{left: limits.Stdout}
 	}
 	for _, r := range s.outs {
+		if limits.Sanitize && isTerminal(r.to) {
+			r.clean = &sanitizer{}
+		}
 		r.keep, r.pass, r.record, r.sum = keep, pass, files[r.Name], sha256.New()
 		s.wait.Go(r.run)
 	}
