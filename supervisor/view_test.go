@@ -141,8 +141,14 @@ func TestWithin(t *testing.T) {
 		p, dir string
 		want   bool
 	}{
-		{"/a", "/a", true}, {"/a/b", "/a", true}, {"/ab", "/a", false}, {"/a", "/a/b", false},
-		{"/", "/", true}, {"/x", "/", true}, {"/", "/x", false}, {"/a//", "/a", true},
+		{"/a", "/a", true},
+		{"/a/b", "/a", true},
+		{"/ab", "/a", false},
+		{"/a", "/a/b", false},
+		{"/", "/", true},
+		{"/x", "/", true},
+		{"/", "/x", false},
+		{"/a//", "/a", true},
 	} {
 		if got := within(c.p, c.dir); got != c.want {
 			t.Errorf("within(%q, %q) = %v", c.p, c.dir, got)

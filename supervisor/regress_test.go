@@ -1,8 +1,5 @@
 package supervisor
 
-// Tests that show bugs. Run: cp this into supervisor/ and go test ./supervisor -run Bug. Each goes
-// into the tree (with its own _test.go) when it passes.
-
 import (
 	"errors"
 	"os"
@@ -20,9 +17,9 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
-// B1 (HIGH): `agentguard exec -- yes | head -1` never ends: relay.run stops reading but
-// keeps r.from open, so the command blocks instead of getting SIGPIPE. Fix: close r.from there.
-func TestBugReaderGoneGivesEPIPE(t *testing.T) {
+// When the caller reads no more, the command gets EPIPE, as without a relay:
+// `exec -- yes | head -1` ends.
+func TestReaderGoneGivesEPIPE(t *testing.T) {
 	s := newTestStdio(t, true, unbounded)
 	must(t, s.out.Close())
 	s.start(nil, s.limits, s.record)
@@ -49,9 +46,8 @@ func TestBugReaderGoneGivesEPIPE(t *testing.T) {
 	s.finish(nil)
 }
 
-// B2 (MEDIUM): a caller that does not read keeps the supervisor for ever after the run is
-// dead (`exec --wall 1s -- yes | sleep 1000`): stdio.finish has no time bound (os/exec has WaitDelay).
-func TestBugFinishIsBoundedWithAStalledReader(t *testing.T) {
+// A caller that does not read does not keep the supervisor once the run is dead.
+func TestFinishIsBoundedWithAStalledReader(t *testing.T) {
 	s := newTestStdio(t, true, unbounded)
 	s.start(nil, s.limits, s.record)
 	_ = s.childOut.SetWriteDeadline(time.Now().Add(time.Second))
@@ -70,9 +66,8 @@ func TestBugFinishIsBoundedWithAStalledReader(t *testing.T) {
 	}
 }
 
-// B3 (HIGH, principle "final"): unsafe.host-network is a gap that allow_gaps cannot accept
-// (policy.Gap.Final, Policy.AcceptsGap); supervisor.gaps ignores both.
-func TestBugFinalGapIsNotAccepted(t *testing.T) {
+// A gap that allow_gaps cannot accept is refused though it is listed there.
+func TestFinalGapIsNotAccepted(t *testing.T) {
 	p := policyOf(t)
 	p.Unsafe = append(p.Unsafe, textOf("host-network"))
 	p.AllowGaps = append(p.AllowGaps, textOf("unsafe.host-network"))
@@ -81,9 +76,8 @@ func TestBugFinalGapIsNotAccepted(t *testing.T) {
 	}
 }
 
-// B4 (MEDIUM): setThreadFSIDs says it checks both ids and checks only the uid: a SUDO_GID that
-// the kernel does not take leaves fsgid 0, and root's group with it.
-func TestBugGroupThatDoesNotTake(t *testing.T) {
+// A group id that the kernel does not take would leave the thread with group 0.
+func TestGroupThatDoesNotTake(t *testing.T) {
 	for _, gid := range []int{1<<32 - 1, 1 << 32} {
 		c := Caller{UID: testUID, GID: gid, Sudo: true}
 		err := c.As(func() error {
@@ -97,10 +91,8 @@ func TestBugGroupThatDoesNotTake(t *testing.T) {
 	}
 }
 
-// B5 (MEDIUM): the text of a link, which another user chose, is put into errors raw: control
-// characters and newlines reach the terminal ("quote everything"). ENOENT paths below a
-// followed link as well. Use trace.Quote in errSymlink.Error, realPath and walk.next.
-func TestBugLinkTargetIsQuoted(t *testing.T) {
+// The text of a link is another user's: no control character of it reaches an error.
+func TestLinkTargetIsQuoted(t *testing.T) {
 	base := publicDir(t)
 	mkdirOwned(t, base+"/user", 0o755, testUID, testGID)
 	must(t, os.Symlink("/tmp/\x1b[2Jx\nagentguard: fake", base+"/user/link"), os.Symlink("/tmp/\x1b[2Jx\nagentguard: fake", base+"/link"))
@@ -112,8 +104,8 @@ func TestBugLinkTargetIsQuoted(t *testing.T) {
 	}
 }
 
-// B6 (LOW): "magic links are never followed": their text is, e.g. /proc/self/root/etc/passwd.
-func TestBugMagicLinks(t *testing.T) {
+// Magic links are not followed, not by their text either.
+func TestMagicLinks(t *testing.T) {
 	for _, p := range []string{"/proc/self/root/etc/passwd", "/proc/self/cwd", "/proc/self/exe"} {
 		if o, err := openPath(p); err == nil {
 			t.Errorf("%s was opened (%d)", p, o.Stat.Ino)
@@ -122,9 +114,8 @@ func TestBugMagicLinks(t *testing.T) {
 	}
 }
 
-// B7 (MEDIUM): a grant below a symbolic link of the base (/bin/bash, /lib/x, /var/run/x on merged
-// /usr) ends in "mkdir root/bin: not a directory", no clause, no remedy. Name the real path instead.
-func TestBugGrantBelowALinkOfTheBase(t *testing.T) {
+// A grant below a symbolic link of the base has no place of its own, and says so.
+func TestGrantBelowALinkOfTheBase(t *testing.T) {
 	_, err := mergeView(smallBase, grantsOf("/bin/bash ro"))
 	var r *Refusal
 	if !errors.As(err, &r) || r.Clause == "" {
@@ -132,8 +123,8 @@ func TestBugGrantBelowALinkOfTheBase(t *testing.T) {
 	}
 }
 
-// B8 (LOW): a grant AT /.agentguard/scratch collides with the scratch mount, at / and /agentguard-canary with the canary.
-func TestBugOwnPlaces(t *testing.T) {
+// No grant lies where the run keeps its own things.
+func TestOwnPlaces(t *testing.T) {
 	for _, at := range []string{"/" + scratchAt, "/.agentguard", "/agentguard-canary"} {
 		if _, err := mergeView(smallBase, grantsOf("/srv:"+at+" rw")); err == nil {
 			t.Errorf("%s is granted", at)
@@ -141,10 +132,8 @@ func TestBugOwnPlaces(t *testing.T) {
 	}
 }
 
-// B9 (MEDIUM): `--ro /etc` shows the host's /etc/shadow (0600): the canary's probe wants ENOENT, gets
-// EACCES and says "a layer that does not bite". Accept EACCES (ENOENT, EACCES) when a grant covers
-// /etc, or refuse the grant with a sentence.
-func TestBugCanaryUnderAGrantOfEtc(t *testing.T) {
+// The canary does not take a grant of /etc for a layer that does not bite.
+func TestCanaryUnderAGrantOfEtc(t *testing.T) {
 	in := fakeInput(policyOf(t))
 	etc := grant("/etc ro")
 	etc.open = &Opened{Stat: unix.Stat_t{Mode: unix.S_IFDIR}}
@@ -159,9 +148,9 @@ func TestBugCanaryUnderAGrantOfEtc(t *testing.T) {
 	}
 }
 
-// B10 (LOW): the UDP-Lite probe is meant for the cgroup program, but the seccomp filter refuses the
-// same call with the same EPERM: it proves nothing about bpf. Label it seccomp, or drop it.
-func TestBugProbesAreAnsweredByTheirLayer(t *testing.T) {
+// A probe that the filter answers is labelled as one of the filter: it would prove
+// nothing about the layer behind.
+func TestProbesAreAnsweredByTheirLayer(t *testing.T) {
 	_, prog := fakeProgram(t, nil)
 	for _, s := range prog.Steps[index(prog, "seccomp(")+1:] {
 		nr, args := numbers(s)
@@ -171,8 +160,8 @@ func TestBugProbesAreAnsweredByTheirLayer(t *testing.T) {
 	}
 }
 
-// B11 (LOW): visible looks at the first bind that holds p, not at the deepest.
-func TestBugVisibleTakesTheDeepest(t *testing.T) {
+// What is visible at a place is what the deepest mount there shows.
+func TestVisibleTakesTheDeepest(t *testing.T) {
 	view, err := mergeView(smallBase, grantsOf("/x:/opt ro", "/opt/tool ro", "/srv ro", "/y:/srv/bin ro"))
 	must(t, err)
 	if !visible(view, "/opt/tool/bin") || visible(view, "/srv/bin") {
@@ -180,8 +169,8 @@ func TestBugVisibleTakesTheDeepest(t *testing.T) {
 	}
 }
 
-// B12 (LOW): --ro x --at /home hides HOME itself; the command starts in HOME that does not exist, or has none.
-func TestBugHomeIsNeverHidden(t *testing.T) {
+// No grant hides the home directory: the command may start there.
+func TestHomeIsNeverHidden(t *testing.T) {
 	view, err := mergeView(baseView(nil, nil, Identity{UID: 5}), grantsOf("/srv:/home ro"))
 	if err != nil {
 		return
@@ -194,26 +183,24 @@ func TestBugHomeIsNeverHidden(t *testing.T) {
 	t.Errorf("no %s inside", Home)
 }
 
-// B13 (LOW): open with O_TMPFILE makes a file: trace.KindCreate's comment names it, recorder.call only tests O_CREAT.
-func TestBugTmpfileIsCreation(t *testing.T) {
+// An open with O_TMPFILE makes a file.
+func TestTmpfileIsCreation(t *testing.T) {
 	list, _ := record(t, recordPlan(), onPath(unix.SYS_OPENAT, unix.EROFS, "/srv/ro", unix.O_TMPFILE|unix.O_RDWR))
 	if e := only(t, list); e.Kind != trace.KindCreate {
 		t.Errorf("kind %s", e.Kind)
 	}
 }
 
-// B14 (MEDIUM): EACCES on a relative path (chmod 000 file in the workspace) is blamed on Landlock: grantOf
-// only knows absolute paths. Without a directory nothing is known: do not name Landlock (LayerDAC, or no layer).
-func TestBugRelativePathIsNotLandlocks(t *testing.T) {
+// Without its directory nothing is known about a path: Landlock is not blamed for it.
+func TestRelativePathIsNotLandlocks(t *testing.T) {
 	list, _ := record(t, recordPlan(), onPath(unix.SYS_OPENAT, unix.EACCES, "secret", 0))
 	if e := only(t, list); e.Layer == trace.LayerLandlock {
 		t.Errorf("a relative path is blamed on %s (%s)", e.Layer, e.Rule)
 	}
 }
 
-// B15 (MEDIUM): an event of another CPU between the parts of an exec's arguments ends it: argv is cut
-// though nothing was lost. A command can cause it at will. Keep the pending exec by pid.
-func TestBugInterleavedExecKeepsItsArguments(t *testing.T) {
+// Events of other CPUs between the parts of an exec's arguments cost nothing.
+func TestInterleavedExecKeepsItsArguments(t *testing.T) {
 	fork := bpf.Event{Type: bpf.Fork, Phase: bpf.Command, TGID: 2, TID: 2, Fork: bpf.ForkInfo{TGID: 9, TID: 9}}
 	list, _ := record(t, recordPlan(), execEvent(1, "/a", "a\x00b", 5), fork, moreArgs(1, "c\x00"))
 	for _, e := range list {
@@ -223,15 +210,15 @@ func TestBugInterleavedExecKeepsItsArguments(t *testing.T) {
 	}
 }
 
-// B16 (LOW): fremovexattr is missing in pathKinds.
-func TestBugFremovexattr(t *testing.T) {
+// Attributes are removed by descriptor too.
+func TestFremovexattr(t *testing.T) {
 	if denyKind(unix.SYS_FREMOVEXATTR) != trace.KindSetxattr {
 		t.Error(denyKind(unix.SYS_FREMOVEXATTR))
 	}
 }
 
-// B17 (LOW): a refused unix socket address is given the rule network.egress, not network.unix.
-func TestBugUnixRule(t *testing.T) {
+// A refused unix socket follows from network.unix.
+func TestUnixRule(t *testing.T) {
 	un := bpf.Event{Type: bpf.Unix, Phase: bpf.Command, TGID: 1, TID: 1, Socket: bpf.SocketInfo{Hook: bpf.HookConnect, Family: unix.AF_UNIX, Text: []byte("/run/x")}}
 	list, _ := record(t, recordPlan(), un)
 	if e := only(t, list); e.Verdict == trace.VerdictDeny && e.Rule != "network.unix" {
@@ -239,9 +226,8 @@ func TestBugUnixRule(t *testing.T) {
 	}
 }
 
-// B20 (LOW): --files N below 7 counts our own inodes of the scratch file system (root, .mask, tmp, vartmp, shm,
-// home) against the command: "mkdir scratch/vartmp: no space left on device", 125, no clause. Add ours on top.
-func TestBugFewFiles(t *testing.T) {
+// The limit of files is the command's: what a run itself needs comes on top.
+func TestFewFiles(t *testing.T) {
 	e := newEnvelope(t, "files=2")
 	if err := e.decide(t); err != nil {
 		t.Fatal(err)
@@ -253,8 +239,8 @@ func TestBugFewFiles(t *testing.T) {
 	}
 }
 
-// B21 (LOW): a limit event's RuleSource is "process.max_memory_mb (flag --memory)"; trace.Event says FILE:LINE:COL, "flag --ro" or "default".
-func TestBugLimitRuleSource(t *testing.T) {
+// A limit says where it was set, as every other event does.
+func TestLimitRuleSource(t *testing.T) {
 	r := testRun(t)
 	r.plan.setLimits(policyOf(t, "memory=64M"))
 	r.limitHits(&runs.Result{}, 1, 0)

@@ -9,10 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// B18 (MEDIUM, memory safety): a plan with 251 descriptors is taken and fds[250] is written, one past
-// init.c's array: the control buffer is 1024 bytes after the union's padding, room for 252. Add
-// `if (count - 1 > MAX_FDS) quit(1);` in receive(), and let send() refuse more than 250 files with a sentence.
-func TestBugTooManyDescriptors(t *testing.T) {
+// A plan with one descriptor more than init has room for is refused.
+func TestTooManyDescriptors(t *testing.T) {
 	p, _ := born(t, &Program{})
 	if err := p.Locked(limit); err != nil {
 		t.Fatal(err)
@@ -32,9 +30,8 @@ func TestBugTooManyDescriptors(t *testing.T) {
 	}
 }
 
-// B19 (LOW): when a candidate was EACCES and a later one ENOENT, the error names the last candidate with
-// the first one's errno ("execve(/nowhere): permission denied").
-func TestBugStepErrorNamesItsCandidate(t *testing.T) {
+// Where an earlier candidate was not executable, the error names that one.
+func TestStepErrorNamesItsCandidate(t *testing.T) {
 	p, _ := born(t, &Program{})
 	if err := p.Locked(limit); err != nil {
 		t.Fatal(err)
