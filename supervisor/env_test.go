@@ -27,11 +27,15 @@ func TestBuildEnv(t *testing.T) {
 		{name: "bash", bash: true, want: map[string]string{"SHELL": "/bin/bash"}},
 		{name: "PATH", caller: []string{"PATH=/usr/bin:/root/bin:relative::/opt/tool/bin:.:/usr/bin:/bin:/usr/../root"}, want: map[string]string{"PATH": "/usr/bin:/opt/tool/bin:/bin"}},
 		{name: "a useless PATH", caller: []string{"PATH=/root/bin:/nowhere"}},
-		{name: "allowed names and prefixes", p: policy.Policy{EnvAllow: []policy.Text{textOf("LANG"), textOf("LC_*"), textOf("GONE")}},
-			caller: []string{"LANG=de=DE", "LC_ALL=C", "LC_X=", "LC=no", "LANGUAGE=no"}, want: map[string]string{"LANG": "de=DE", "LC_ALL": "C", "LC_X": ""}},
+		{
+			name: "allowed names and prefixes", p: policy.Policy{EnvAllow: []policy.Text{textOf("LANG"), textOf("LC_*"), textOf("GONE")}},
+			caller: []string{"LANG=de=DE", "LC_ALL=C", "LC_X=", "LC=no", "LANGUAGE=no"}, want: map[string]string{"LANG": "de=DE", "LC_ALL": "C", "LC_X": ""},
+		},
 		{name: "the last of two equal names", p: policy.Policy{EnvAllow: []policy.Text{textOf("A")}}, caller: []string{"A=1", "A=2"}, want: map[string]string{"A": "2"}},
-		{name: "set wins over the caller and over ours", p: policy.Policy{EnvAllow: []policy.Text{textOf("A")}, EnvSet: []policy.Env{{Name: "A", Value: "set"}, {Name: "HOME", Value: "/tmp"}, {Name: "E"}}},
-			caller: []string{"A=caller"}, want: map[string]string{"A": "set", "HOME": "/tmp", "E": ""}},
+		{
+			name: "set wins over the caller and over ours", p: policy.Policy{EnvAllow: []policy.Text{textOf("A")}, EnvSet: []policy.Env{{Name: "A", Value: "set"}, {Name: "HOME", Value: "/tmp"}, {Name: "E"}}},
+			caller: []string{"A=caller"}, want: map[string]string{"A": "set", "HOME": "/tmp", "E": ""},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := map[string]string{}
