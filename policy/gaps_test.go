@@ -49,7 +49,7 @@ func TestGaps(t *testing.T) {
 		{"  network: {listen: deny}\n", ""},
 		{"  network: {max_connections: 5, max_egress_bytes: 5}\n", "network.max_connections network.max_egress_bytes"},
 		{"  network: {max_connections: none, max_egress_bytes: none}\n", ""},
-		{"  trace: {on_loss: throttle}\n", "trace.on_loss"},
+		{"  trace: {on_loss: throttle}\n", "trace.on_loss trace.files"},
 		{"  trace: {on_loss: kill, audit: off, syscalls: false, files: changes, max_bytes: 5M}\n", "trace.on_loss"},
 		{"  output: {terminal: raw}\n", ""},
 		{"  unsafe: [host-network]\n", "unsafe.host-network"},

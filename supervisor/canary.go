@@ -18,7 +18,7 @@ func (b *builder) canary() {
 	if b.plan.off("canary") {
 		return
 	}
-	if b.m.ruleset != nil {
+	if b.plan.LandlockABI > 0 {
 		b.probeLandlock()
 	}
 	b.probeSeccomp()

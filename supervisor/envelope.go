@@ -28,17 +28,14 @@ func (r *Run) program(m materials, joinV2 bool) error {
 	return nil
 }
 
-// envelope checks the namespaces from outside, stores the plan, and lets the
-// process run its program up to execve.
+// envelope checks the namespaces from outside and lets the process run its
+// program up to execve. The plan is stored by then: a command whose record
+// cannot be begun is not run.
 func (r *Run) envelope() error {
-	if err := r.checkNamespaces(); err != nil {
+	if err := errors.Join(r.checkNamespaces(), r.startRecord(), r.storePlan()); err != nil {
 		return err
 	}
-	if err := r.startRecord(); err != nil {
-		return err
-	}
-	err := r.proc.Exec(r.calls, birthLimit)
-	if err = errors.Join(err, <-r.planned); err != nil {
+	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
 		return err
 	}
 	r.kept = true
@@ -50,8 +47,10 @@ func (r *Run) envelope() error {
 // every probe was refused as the plan says.
 func (r *Run) recordCanary() {
 	for _, p := range r.plan.Canary {
-		r.rec.appendOwn(&trace.Event{Kind: trace.KindCanary, Phase: trace.PhaseEnvelope, Mono: bootTime(),
-			Probe: p.Call, Layer: canaryLayer(p.Layer), Errno: int32(p.errno), Verdict: trace.VerdictDeny})
+		r.rec.appendOwn(&trace.Event{
+			Kind: trace.KindCanary, Phase: trace.PhaseEnvelope, Mono: bootTime(),
+			Probe: p.Call, Layer: canaryLayer(p.Layer), Errno: int32(p.errno), Verdict: trace.VerdictDeny,
+		})
 	}
 }
 
@@ -89,26 +88,17 @@ func (r *Run) checkNamespaces() error {
 	return nil
 }
 
-// startRecord stores the plan and writes the first event, with the plan's digest.
+// startRecord writes the first event, with the plan's digest, and begins to
+// read what the sensor sees.
 func (r *Run) startRecord() error {
-	plan, err := r.plan.JSON()
-	if err != nil {
-		return err
-	}
-	r.planned = make(chan error, 1)
-	go func() { // beside the envelope, which waits for it before it reports success
-		err := r.dir.WriteFile(runs.PlanFile, plan, false)
-		if err != nil {
-			err = r.recordError(err)
-		}
-		r.planned <- err
-	}()
 	boot, err := bootID()
 	if err != nil {
 		return err
 	}
-	start := trace.Event{Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
-		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(plan)}
+	start := trace.Event{
+		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
+		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON),
+	}
 	if err := r.rec.w.Append(&start); err != nil {
 		return r.recordError(err)
 	}

@@ -12,7 +12,7 @@ const (
 	StatusFailed   = 125 // agentguard could not run, or could not enforce
 	StatusNoExec   = 126 // found, but not executable
 	StatusNotFound = 127 // not found
-	StatusKilled   = 137 // a memory or cpu limit ended the run
+	StatusKilled   = 137 // a memory, cpu or output limit ended the run
 )
 
 // Refusal is an error that ends a run before its first instruction. It says

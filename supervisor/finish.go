@@ -33,7 +33,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
 	if err := r.leaf.Kill(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.release.run())
+		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.release.run())
 	}
 	r.timing.mark("killed")
 	res := r.newResult(started, end)
@@ -41,6 +41,9 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	res.Stdout, res.Stderr = outputs(streams)
 	r.timing.mark("relayed")
 	stats, err := r.drain()
+	if r.plan.Limits.Counted && int64(stats.FileBytes) > r.plan.Limits.Output && res.Reason != runs.ReasonWall {
+		res.Status, res.Reason = StatusKilled, runs.ReasonOutput // passed between two looks of the watcher
+	}
 	r.limitHits(res, r.leaf.OOMKills(), r.leaf.TaskRefusals())
 	r.timing.mark("drained")
 	r.tearDown()
@@ -179,8 +182,10 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 			return
 		}
 		res.Limits = append(res.Limits, runs.LimitHit{Name: name, Value: value, Hits: hits})
-		e := trace.Event{Kind: trace.KindLimit, Phase: trace.PhaseCommand, Mono: bootTime(), Limit: name,
-			LimitValue: uint64(max(value, 0)), LimitHits: uint64(hits), Layer: trace.LayerLimit, Rule: clause, RuleSource: r.plan.sources[name]}
+		e := trace.Event{
+			Kind: trace.KindLimit, Phase: trace.PhaseCommand, Mono: bootTime(), Limit: name,
+			LimitValue: uint64(max(value, 0)), LimitHits: uint64(hits), Layer: trace.LayerLimit, Rule: clause, RuleSource: r.plan.sources[name],
+		}
 		r.rec.appendOwn(&e)
 	}
 	one := func(met bool) int64 {
@@ -201,15 +206,19 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) {
 	findings := r.lossEvents(stats, err)
 	for _, s := range streams {
-		e := trace.Event{Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: s.Name,
-			Bytes: uint64(s.Total), Kept: uint64(s.Kept), SHA256: s.SHA256}
+		e := trace.Event{
+			Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: s.Name,
+			Bytes: uint64(s.Total), Kept: uint64(s.Kept), SHA256: s.SHA256,
+		}
 		r.rec.appendOwn(&e)
 		if s.Error != "" {
 			findings = append(findings, s.Name+": "+s.Error)
 		}
 	}
-	sum := &trace.Event{Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
-		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: counts(stats)}
+	sum := &trace.Event{
+		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
+		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: counts(stats, r.plan.Syscalls),
+	}
 	if r.sensor == nil {
 		findings = append(findings, "no events: the gap `record` was accepted")
 	}
@@ -233,8 +242,10 @@ func (r *Run) lossEvents(stats bpf.Stats, err error) []string {
 		findings = append(findings, "sensor: "+err.Error())
 	}
 	lose := func(class string, count, bytes uint64, cpu int32) {
-		e := trace.Event{Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(),
-			Loss: trace.Loss{Class: class, Count: count, Bytes: bytes, CPU: cpu}}
+		e := trace.Event{
+			Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(),
+			Loss: trace.Loss{Class: class, Count: count, Bytes: bytes, CPU: cpu},
+		}
 		r.rec.appendOwn(&e)
 	}
 	for class, d := range stats.Classes {
@@ -242,20 +253,30 @@ func (r *Run) lossEvents(stats bpf.Stats, err error) []string {
 			lose([]string{"ring.bulk", "ring.control"}[class], d.Dropped, d.DroppedBytes, -1)
 		}
 	}
+	for _, g := range stats.Gaps {
+		e := trace.Event{Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(), Text: fmt.Sprintf(
+			"of these, CPU %d: events %d to %d, between %d and %d ns", g.CPU, g.First, g.Last, g.After, g.Before), Loss: trace.Loss{Class: "ring.gap", CPU: int32(g.CPU)}}
+		r.rec.appendOwn(&e)
+	}
+	if sent := stats.Classes[0].Sent + stats.Classes[1].Sent; stats.Read < sent {
+		lose("ring.unread", sent-stats.Read, 0, -1)
+	}
 	if stats.Missed > 0 {
 		lose("sensor.missed", stats.Missed, 0, -1)
 	}
 	return findings
 }
 
-// counts are the kernel's totals for the summary.
-func counts(s bpf.Stats) []trace.Count {
+// counts are the kernel's totals for the summary; each tells every call apart.
+func counts(s bpf.Stats, each bool) []trace.Count {
 	var out []trace.Count
 	var read, written, sent, received, calls uint64
 	for _, c := range s.Calls {
 		name := seccomp.Name(c.NR)
-		out = append(out, trace.Count{Name: "syscall." + name, N: c.Calls})
-		if c.Errors > 0 {
+		if each {
+			out = append(out, trace.Count{Name: "syscall." + name, N: c.Calls})
+		}
+		if each && c.Errors > 0 {
 			out = append(out, trace.Count{Name: "error." + name, N: c.Errors})
 		}
 		calls += c.Calls

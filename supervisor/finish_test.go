@@ -113,8 +113,12 @@ func TestLimitHits(t *testing.T) {
 	r.limitHits(res, 0, 7)
 	must(t, r.rec.w.Flush())
 	want := []runs.LimitHit{
-		{Name: "memory", Value: 64 << 20, Hits: 3}, {Name: "wall", Value: 3600e9, Hits: 1}, {Name: "stdout", Value: 10, Hits: 1},
-		{Name: "tasks", Value: 512, Hits: 7}, {Name: "cpu", Value: 3600e9, Hits: 1}, {Name: "stdout", Value: 10, Hits: 1},
+		{Name: "memory", Value: 64 << 20, Hits: 3},
+		{Name: "wall", Value: 3600e9, Hits: 1},
+		{Name: "stdout", Value: 10, Hits: 1},
+		{Name: "tasks", Value: 512, Hits: 7},
+		{Name: "cpu", Value: 3600e9, Hits: 1},
+		{Name: "stdout", Value: 10, Hits: 1},
 	}
 	if !slices.Equal(res.Limits, want) {
 		t.Errorf("%+v\nwant %+v", res.Limits, want)
@@ -156,7 +160,7 @@ func TestCloseRecord(t *testing.T) {
 	}{
 		{name: "without a sensor", findings: []string{"no events: the gap `record` was accepted"}},
 		{
-			name: "dropped", stats: bpf.Stats{Classes: [2]bpf.Delivery{{Sent: 5, Dropped: 7, DroppedBytes: 99}, {Dropped: 1, DroppedBytes: 3}}, Missed: 4},
+			name: "dropped", stats: bpf.Stats{Classes: [2]bpf.Delivery{{Sent: 5, Dropped: 7, DroppedBytes: 99}, {Dropped: 1, DroppedBytes: 3}}, Missed: 4, Read: 5},
 			losses: []trace.Loss{{Class: "ring.bulk", Count: 7, Bytes: 99, CPU: -1}, {Class: "ring.control", Count: 1, Bytes: 3, CPU: -1}, {Class: "sensor.missed", Count: 4, CPU: -1}},
 		},
 		{name: "the sensor failed", err: errors.New("the ring broke"), findings: []string{"sensor: the ring broke"}},
@@ -218,11 +222,15 @@ func TestCounts(t *testing.T) {
 	got := map[string]uint64{}
 	for _, c := range counts(bpf.Stats{
 		Calls: []bpf.CallCount{
-			{NR: unix.SYS_READ, Calls: 3, Bytes: 10}, {NR: unix.SYS_PREADV2, Calls: 1, Bytes: 5}, {NR: unix.SYS_WRITE, Calls: 2, Errors: 1, Bytes: 7},
-			{NR: unix.SYS_SENDTO, Calls: 1, Bytes: 11}, {NR: unix.SYS_RECVMSG, Calls: 1, Bytes: 13}, {NR: unix.SYS_GETPID, Calls: 4, Bytes: 99},
+			{NR: unix.SYS_READ, Calls: 3, Bytes: 10},
+			{NR: unix.SYS_PREADV2, Calls: 1, Bytes: 5},
+			{NR: unix.SYS_WRITE, Calls: 2, Errors: 1, Bytes: 7},
+			{NR: unix.SYS_SENDTO, Calls: 1, Bytes: 11},
+			{NR: unix.SYS_RECVMSG, Calls: 1, Bytes: 13},
+			{NR: unix.SYS_GETPID, Calls: 4, Bytes: 99},
 		},
 		FileBytes: 6, Tx: bpf.Traffic{Packets: 8, Bytes: 1}, Rx: bpf.Traffic{Packets: 9}, TxRefused: 2,
-	}) {
+	}, true) {
 		if _, twice := got[c.Name]; twice {
 			t.Errorf("%s is there twice", c.Name)
 		}
@@ -239,6 +247,15 @@ func TestCounts(t *testing.T) {
 	}
 	if _, ok := got["error.read"]; ok {
 		t.Error("a call without errors has a count of them")
+	}
+	few := counts(bpf.Stats{Calls: []bpf.CallCount{{NR: unix.SYS_READ, Calls: 3, Errors: 1, Bytes: 10}}}, false)
+	if !slices.Contains(few, trace.Count{Name: "syscalls", N: 3}) || !slices.Contains(few, trace.Count{Name: "bytes.read", N: 10}) {
+		t.Errorf("totals are missing: %+v", few)
+	}
+	if slices.ContainsFunc(few, func(c trace.Count) bool {
+		return strings.HasPrefix(c.Name, "syscall.") || strings.HasPrefix(c.Name, "error.")
+	}) {
+		t.Errorf("single calls are counted: %+v", few)
 	}
 }
 

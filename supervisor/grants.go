@@ -104,8 +104,10 @@ func (g *grants) pinDir(outer *Entry, at string) error {
 	if err := unix.Fstat(fd, &o.Stat); err != nil {
 		return errors.Join(err, o.File.Close())
 	}
-	g.entries = append(g.entries, Entry{Op: "bind", At: at, From: o.Path, Access: "rw", Dev: o.Stat.Dev, Ino: o.Stat.Ino,
-		Clause: outer.Clause, Source: outer.Source, open: &o, pinned: outer.At})
+	g.entries = append(g.entries, Entry{
+		Op: "bind", At: at, From: o.Path, Access: "rw", Dev: o.Stat.Dev, Ino: o.Stat.Ino,
+		Clause: outer.Clause, Source: outer.Source, open: &o, pinned: outer.At,
+	})
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,13 +139,17 @@ func (h *Host) probeCgroup(name string) error {
 	}
 	h.layout, h.Info.CgroupMode = layout, layout.Mode()
 	if layout.Unified == "" {
-		return &Refusal{What: "no cgroup v2 hierarchy is mounted, so that a run could be neither bounded nor observed",
-			Remedy: "mount one: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside v1)"}
+		return &Refusal{
+			What:   "no cgroup v2 hierarchy is mounted, so that a run could be neither bounded nor observed",
+			Remedy: "mount one: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside v1)",
+		}
 	}
 	h.parent, err = layout.Parent(name)
 	if err != nil {
-		return &Refusal{What: "cannot make the parent cgroup of all runs below " + layout.Unified, Err: err,
-			Remedy: "inside a container, give it a writable cgroup v2 of its own (--cgroupns=private and a read-write mount)"}
+		return &Refusal{
+			What: "cannot make the parent cgroup of all runs below " + layout.Unified, Err: err,
+			Remedy: "inside a container, give it a writable cgroup v2 of its own (--cgroupns=private and a read-write mount)",
+		}
 	}
 	h.Info.MissingControllers = h.parent.Missing
 	return nil
@@ -176,9 +179,6 @@ func (h *Host) Close() error {
 	}
 	return err
 }
-
-// Arch is the architecture that this binary was built for.
-func Arch() string { return runtime.GOARCH }
 
 // machineDirs are places that no grant may reach: the pinned programs and the
 // locks live there.

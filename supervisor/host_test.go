@@ -3,6 +3,7 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -105,7 +106,7 @@ func TestHostProbes(t *testing.T) {
 
 func TestBuildInfo(t *testing.T) {
 	b := Build()
-	if b.Version != Version || b.Arch != Arch() || b.OS != "linux" || len(b.Seams) != 0 || !strings.HasPrefix(b.Go, "go") {
+	if b.Version != Version || b.Arch != runtime.GOARCH || b.OS != "linux" || len(b.Seams) != 0 || !strings.HasPrefix(b.Go, "go") {
 		t.Errorf("%+v", b)
 	}
 	if n := MemTotal(); n < 1<<20 || n%1024 != 0 {

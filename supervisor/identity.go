@@ -27,7 +27,7 @@ const (
 
 // chooseIdentity decides who the command runs as: the owner of the workspace
 // when the caller may act as that user, else a uid of the run's own when
-// caller and owner are root. slot yields the run's own uid lazily.
+// caller and owner are root (Own; the uid itself is taken later).
 func chooseIdentity(p *policy.Policy, c Caller, owner *Opened) (Identity, error) {
 	if p.User.Value != "" {
 		return namedIdentity(p.User, c)
@@ -48,9 +48,14 @@ func namedIdentity(t policy.Text, c Caller) (Identity, error) {
 	if err != nil || uid < 0 || uid >= 1<<31 {
 		return Identity{}, &Refusal{What: fmt.Sprintf("user %q is not a numeric user id", t.Value), Clause: clause, Remedy: "give a number, as in --user 1000"}
 	}
+	if uid >= GuardianUID && uid < ownUIDBase+ownUIDs {
+		return Identity{}, &Refusal{What: fmt.Sprintf("user ids %d to %d are for runs without a user of their own", GuardianUID, ownUIDBase+ownUIDs-1), Clause: clause, Remedy: "leave --user out to get one"}
+	}
 	if c.UID != 0 && c.UID != uid {
-		return Identity{}, &Refusal{What: fmt.Sprintf("user %d may not run commands as user %d", c.UID, uid), Clause: clause,
-			Remedy: "remove --user, or call as root itself"}
+		return Identity{}, &Refusal{
+			What: fmt.Sprintf("user %d may not run commands as user %d", c.UID, uid), Clause: clause,
+			Remedy: "remove --user, or call as root itself",
+		}
 	}
 	return Identity{UID: uid, GID: primaryGroup(uid, uid), Why: "asked for"}, nil
 }

@@ -43,6 +43,22 @@ func alive(dir, id string) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }
 
+// sweepLocks removes the locks of supervisors that died between taking one and
+// removing it. Only locks that nobody holds and that are a minute old are
+// touched: a supervisor holds its lock from the instant it makes it.
+func sweepLocks(dir string) {
+	list, err := os.ReadDir(filepath.Dir(lockPath(dir, "x")))
+	if err != nil {
+		return // none has run yet
+	}
+	for _, e := range list {
+		info, err := e.Info()
+		if err == nil && time.Since(info.ModTime()) > time.Minute && !alive(dir, e.Name()) {
+			_ = os.Remove(lockPath(dir, e.Name()))
+		}
+	}
+}
+
 // openRecord makes the run's directory with its plan and its empty streams.
 // When the run cannot start, the directory goes: there is nothing to record.
 func (r *Run) openRecord() error {
@@ -67,6 +83,24 @@ func (r *Run) openRecord() error {
 		r.files[name] = f
 		r.release.push(name, f.Close)
 	}
+	return r.writePlan()
+}
+
+// writePlan stores the plan beside what follows; the envelope waits for it.
+func (r *Run) writePlan() error {
+	var err error
+	if r.planJSON, err = r.plan.JSON(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.dir.WriteFile(runs.PlanFile, r.planJSON, false) }()
+	r.storePlan = sync.OnceValue(func() error {
+		if err := <-done; err != nil {
+			return r.recordError(err)
+		}
+		return nil
+	})
+	r.release.push("plan", func() error { _ = r.storePlan(); return nil }) // waited for; the failure was reported
 	return nil
 }
 
@@ -223,8 +257,10 @@ func (r *Run) prepareMaterials() (materials, error) {
 	if r.uid != nil && hasIDMap(r.plan.View) {
 		var err error
 		if userns, err = r.uid.userns(runtimeDir()); err != nil {
-			return m, &Refusal{What: "a directory of root's cannot be shown writable to the run's own user", Err: err,
-				Remedy: "use --mode ro, or give the directory to a user (chown); user.max_user_namespaces must not be 0"}
+			return m, &Refusal{
+				What: "a directory of root's cannot be shown writable to the run's own user", Err: err,
+				Remedy: "use --mode ro, or give the directory to a user (chown); user.max_user_namespaces must not be 0",
+			}
 		}
 		defer userns.Close()
 	}
@@ -292,7 +328,11 @@ func (r *Run) killAll() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	err := errors.Join(r.proc.Hangup(), r.leaf.Kill(ctx), r.proc.Reap(), r.proc.Close())
+	err := errors.Join(r.proc.Hangup(), r.proc.Kill(), r.leaf.Kill(ctx))
+	if err == nil { // else PID 1 may be in a wait that nothing ends
+		err = r.proc.Reap()
+	}
+	err = errors.Join(err, r.proc.Close())
 	r.proc = nil
 	return err
 }

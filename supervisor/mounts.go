@@ -136,8 +136,10 @@ func (m *mountSet) placeBind(e *Entry, userns *os.File) error {
 	}
 	f, err := cloneTree(e.open.File, &attr)
 	if errors.Is(err, unix.EINVAL) && e.IDMap {
-		return &Refusal{What: fmt.Sprintf("the file system of %s cannot be shown with mapped user ids, so the run's own user could not write it", e.From),
-			Clause: e.Clause, Remedy: "use --mode ro, or give the directory to a user (chown) so that the command runs as that user", Err: err}
+		return &Refusal{
+			What:   fmt.Sprintf("the file system of %s cannot be shown with mapped user ids, so the run's own user could not write it", e.From),
+			Clause: e.Clause, Remedy: "use --mode ro, or give the directory to a user (chown) so that the command runs as that user", Err: err,
+		}
 	}
 	if err != nil {
 		return err
@@ -215,8 +217,10 @@ func targetExists(h, e *Entry) error {
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return &Refusal{What: fmt.Sprintf("%s cannot be shown at %s, which lies in %s", e.From, e.At, h.At), Err: err, Clause: e.Clause,
-			Remedy: "create the place first, or choose another with PATH:AT"}
+		return &Refusal{
+			What: fmt.Sprintf("%s cannot be shown at %s, which lies in %s", e.From, e.At, h.At), Err: err, Clause: e.Clause,
+			Remedy: "create the place first, or choose another with PATH:AT",
+		}
 	}
 	return unix.Close(fd)
 }

@@ -45,12 +45,15 @@ type Plan struct {
 	Nice        int `json:"nice,omitempty"`          // the caller's; below 0 it is set to 0
 	OOMScoreAdj int `json:"oom_score_adj,omitempty"` // likewise
 
+	Syscalls bool `json:"syscalls"` // counted by number in the record's summary
+
 	Gaps   []Gap    `json:"gaps_accepted,omitempty"`
 	Thin   []string `json:"thin,omitempty"` // resources with one layer on this host
 	Canary []Probe  `json:"canary"`
 	Seams  []string `json:"seams,omitempty"` // layers that a test build has switched off
 
 	sources map[string]string // of limits, for the record
+	calls   string            // every system call of the command's process up to execve
 }
 
 // Limits bound the whole run; -1 means none.
@@ -123,7 +126,7 @@ func newPlan(in planInput) (*Plan, error) {
 		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
 		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
 		NetBPF: h.Info.BPF, DenyListen: p.Listen.Value == "deny", IPv6: h.Info.IPv6,
-		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Seams: seams(),
+		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, Seams: seams(),
 	}
 	for _, s := range p.SeccompAllow {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)
@@ -132,8 +135,11 @@ func newPlan(in planInput) (*Plan, error) {
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)
 	plan.Thin = thin(h)
-	plan.Gaps, err = gaps(p, h)
-	return plan, err
+	if plan.Gaps, err = gaps(p, h); err != nil {
+		return nil, err
+	}
+	plan.calls = commandProgram(plan, placeholders(plan)).Text()
+	return plan, nil
 }
 
 // mapGrants marks the writable mounts that are shown with mapped ids: those
@@ -180,12 +186,21 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	// 1 and not 0: a pipe in core_pattern ignores 0 and starts the host's helper (core(5)).
 	add("RLIMIT_CORE", unix.RLIMIT_CORE, 1)
 	add("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, limit(pol.MaxOpenFiles))
-	add("RLIMIT_FSIZE", unix.RLIMIT_FSIZE, limit(pol.MaxFileBytes))
+	add("RLIMIT_FSIZE", unix.RLIMIT_FSIZE, p.fileLimit(limit(pol.MaxFileBytes)))
 	add("RLIMIT_RTPRIO", unix.RLIMIT_RTPRIO, 0)
 	add("RLIMIT_NICE", unix.RLIMIT_NICE, 0)
 	if p.Identity.Own { // counts every task of the uid on the host, so only where the uid is the run's own
 		add("RLIMIT_NPROC", unix.RLIMIT_NPROC, p.Limits.Tasks)
 	}
+}
+
+// fileLimit bounds one file: where the output is kept by counting, no file can
+// take more than all of it, which the kernel keeps exactly.
+func (p *Plan) fileLimit(n int64) int64 {
+	if p.Limits.Counted && (n < 0 || n > p.Limits.Output) {
+		return p.Limits.Output
+	}
+	return n
 }
 
 // thin lists the resources that one layer alone guards on this host.
@@ -235,6 +250,10 @@ func hostGaps(p *policy.Policy, h *Host) []Gap {
 	if limit(p.MaxTasks) >= 0 && slices.Contains(h.Info.MissingControllers, "pids") {
 		add("process.max_subprocesses", p.MaxTasks.Source, "this host has no pids controller for the run's cgroup",
 			"enable it, write `none`, or accept with --allow-gap process.max_subprocesses")
+	}
+	if !h.Info.BPF && p.Listen.Value == "deny" {
+		add("network.listen", p.Listen.Source, "binding a socket cannot be refused: "+h.Info.BPFError,
+			"run on a kernel with BPF as root, or accept with --allow-gap network.listen")
 	}
 	if !h.Info.BPF && p.CountsOutput() {
 		add("filesystem.max_output_bytes", p.MaxOutputBytes.Source, "what is written to real directories cannot be counted: "+h.Info.BPFError,

@@ -10,6 +10,13 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
+// WriteCalls writes every system call that the run's process makes between its
+// birth and the command's first instruction, one a line.
+func (p *Plan) WriteCalls(w io.Writer) error {
+	_, err := io.WriteString(w, p.calls)
+	return err
+}
+
 // WriteText writes the plan for a reader: one fact a line, grants with the
 // clause that they follow from.
 func (p *Plan) WriteText(w io.Writer) error {

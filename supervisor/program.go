@@ -22,6 +22,12 @@ type materials struct {
 	filter  []byte     // sock_filter array of the command
 }
 
+// placeholders stand for the materials of a run that will not be: the list of
+// calls, and with it the canary, is known before anything exists.
+func placeholders(p *Plan) materials {
+	return materials{mounts: &mountSet{mounts: map[string]*os.File{}, masked: map[string]bool{}}} // a nil File is descriptor -1
+}
+
 // Close releases the mounts and the ruleset; what is attached stays. Safe to
 // call twice.
 func (m *materials) Close() error {
@@ -44,6 +50,7 @@ type builder struct {
 // commandProgram is the envelope. Read it from top to bottom: this is every
 // system call between birth and the command's first instruction.
 func commandProgram(p *Plan, m materials) *initproc.Program {
+	p.Canary = nil // the canary notes its probes as they are added
 	b := &builder{Program: &initproc.Program{}, plan: p, m: m}
 	b.descriptors() // nothing but 0, 1, 2 survives execve
 	b.session()     // own session, own cgroup view, default signals
@@ -193,7 +200,7 @@ func (b *builder) proc() {
 	for _, p := range b.plan.ProcMasked {
 		b.Call("proc", "mount /dev/null on "+p, unix.SYS_MOUNT, null, b.String(p), zero(), initproc.Value(unix.MS_BIND), zero())
 	}
-	if b.m.ruleset == nil {
+	if b.plan.LandlockABI == 0 {
 		return
 	}
 	rule := b.Bytes(landlock.PathBeneath(landlock.Rights(landlock.Proc, b.plan.LandlockABI, true)))
@@ -247,7 +254,7 @@ func identitySteps(p *initproc.Program, stage string, uid, gid int, keepCaps boo
 }
 
 func (b *builder) restrict() {
-	if b.m.ruleset != nil && !b.plan.off("landlock") {
+	if b.plan.LandlockABI > 0 && !b.plan.off("landlock") {
 		b.Call("landlock", "landlock_restrict_self()", landlock.SysRestrictSelf, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RestrictFlags(b.plan.LandlockABI)))
 	}
 	if !b.plan.off("seccomp") {

@@ -32,13 +32,17 @@ func checkReach(entries []Entry, runtime string) error {
 			return err
 		}
 		if within(real, runtime) || within(runtime, real) || reached(entries[i:i+1], dirs) != nil {
-			return &Refusal{What: fmt.Sprintf("%s reaches %s, where agentguard keeps its pinned programs and locks", trace.Quote(e.From), runtime),
-				Clause: e.Clause, Remedy: "grant less"}
+			return &Refusal{
+				What:   fmt.Sprintf("%s reaches %s, where agentguard keeps its pinned programs and locks", trace.Quote(e.From), runtime),
+				Clause: e.Clause, Remedy: "grant less",
+			}
 		}
 		for _, m := range mounts {
 			if within(m.at, real) && m.at != real {
-				return &Refusal{What: fmt.Sprintf("%s holds a %s file system at %s, which shows or steers the machine", trace.Quote(e.From), m.kind, trace.Quote(m.at)),
-					Clause: e.Clause, Remedy: "unmount it, or grant the parts beside it"}
+				return &Refusal{
+					What:   fmt.Sprintf("%s holds a %s file system at %s, which shows or steers the machine", trace.Quote(e.From), m.kind, trace.Quote(m.at)),
+					Clause: e.Clause, Remedy: "unmount it, or grant the parts beside it",
+				}
 			}
 		}
 	}

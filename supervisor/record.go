@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"path"
-	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,14 +15,12 @@ import (
 // recorder turns what the sensor saw into the record's events, and decides who
 // refused what. It runs on the sensor's goroutine only, until finish.
 type recorder struct {
-	plan   *Plan
-	w      *trace.Writer
-	ev     trace.Event // reused
-	argv   [][]byte
-	execs  map[uint32]*pendingExec // by process: execs whose arguments come in parts
-	denied denials
-	err    error // of the writer; the run goes on, the loss is counted
-
+	plan    *Plan
+	w       *trace.Writer
+	ev      trace.Event // reused
+	argv    [][]byte
+	execs   map[uint32]*pendingExec // by process: execs whose arguments come in parts
+	denied  denials
 	readErr error // of the sensor's ring
 
 	// hooked holds, by thread, the kind of act that a cgroup program has just
@@ -41,8 +36,10 @@ func (r *recorder) event(b *bpf.Event) error {
 	}
 	r.flushExec(b.TGID)
 	e := &r.ev
-	*e = trace.Event{Mono: b.Time, Phase: trace.PhaseCommand,
-		Proc: trace.Proc{Pid: b.TGID, Tid: b.TID, UID: b.UID, Start: b.Start}}
+	*e = trace.Event{
+		Mono: b.Time, Phase: trace.PhaseCommand,
+		Proc: trace.Proc{Pid: b.TGID, Tid: b.TID, UID: b.UID, Start: b.Start},
+	}
 	if b.Phase == bpf.Envelope {
 		e.Phase = trace.PhaseEnvelope
 	}
@@ -80,17 +77,12 @@ func (r *recorder) write(e *trace.Event) {
 	if e.Denied() {
 		r.denied.add(e)
 	}
-	if err := r.w.Append(e); err != nil && r.err == nil {
-		r.err = err
-	}
+	_ = r.w.Append(e) // sticks: the writer counts what it cannot keep, and Close reports it
 }
 
-// appendOwn writes an event of the supervisor's own, once the sensor's reader
-// has ended.
+// appendOwn writes an event of the supervisor's own.
 func (r *recorder) appendOwn(e *trace.Event) {
-	if err := r.w.Append(e); err != nil && r.err == nil {
-		r.err = err
-	}
+	_ = r.w.Append(e) // sticks: the writer counts what it cannot keep, and Close reports it
 }
 
 // pendingExec is an exec whose arguments come in parts. Events of other CPUs
@@ -290,8 +282,10 @@ func protoName(p uint16) string {
 func (r *recorder) socket(b *bpf.Event) {
 	e := &r.ev
 	s := &b.Socket
-	e.Kind = map[bpf.Hook]trace.Kind{0: trace.KindListen, bpf.HookConnect: trace.KindConnect, bpf.HookSendmsg: trace.KindSend,
-		bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend}[s.Hook]
+	e.Kind = map[bpf.Hook]trace.Kind{
+		0: trace.KindListen, bpf.HookConnect: trace.KindConnect, bpf.HookSendmsg: trace.KindSend,
+		bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend,
+	}[s.Hook]
 	e.Family, e.Proto, e.Addr, e.Port = familyName(int(s.Family)), protoName(s.Protocol), s.Addr, s.Port
 	if b.Type == bpf.Unix {
 		e.Path, e.PathSource = sunPath(s.Text), trace.PathKernel
@@ -338,100 +332,4 @@ func denyKind(nr int) trace.Kind {
 		return k
 	}
 	return trace.KindDeny
-}
-
-// judge says which layer refused a call, and what would allow it. The filter
-// is ours, so its answer is certain; a read-only mount is the only source of
-// EROFS inside; the rest is inferred from the errno and the plan.
-func (r *recorder) judge(b *bpf.Event) {
-	e := &r.ev
-	e.Verdict, e.Certainty = trace.VerdictDeny, trace.Inferred
-	if errno := seccompErrno(b, r.plan.SeccompExtra); errno != 0 && errno == e.Errno {
-		e.Layer, e.Certainty, e.Rule, e.RuleSource = trace.LayerSeccomp, trace.Certain, "process.seccomp_allow", "default"
-		if seccomp.Permissible(e.Syscall) {
-			e.Remedy = "process.seccomp_allow: [" + e.Syscall + "] in a policy file"
-		}
-		return
-	}
-	switch {
-	case e.Errno == int32(unix.EROFS):
-		e.Layer, e.Certainty = trace.LayerMount, trace.Certain
-	case e.Kind == trace.KindConnect || e.Kind == trace.KindSend || e.Kind == trace.KindBind || e.Kind == trace.KindSocket:
-		r.judgeSocket(b)
-		return
-	case e.Kind == trace.KindSignal:
-		e.Layer = trace.LayerDAC
-		if r.plan.LandlockABI >= 6 {
-			e.Layer = trace.LayerLandlock
-		}
-		return
-	case e.Errno == int32(unix.EACCES) && len(e.Path) > 0 && path.IsAbs(string(e.Path)) && r.plan.LandlockABI > 0 && !r.granted(e):
-		e.Layer = trace.LayerLandlock
-	default:
-		e.Layer = trace.LayerDAC
-	}
-	r.blame(e)
-}
-
-func (r *recorder) judgeSocket(*bpf.Event) {
-	e := &r.ev
-	e.Layer, e.Rule, e.RuleSource = trace.LayerBPF, "network.egress", "default"
-	if e.Family == "unix" {
-		e.Layer, e.Rule = trace.LayerDAC, "network.unix"
-	}
-}
-
-// granted reports whether the view lets the command do what it tried at this
-// path, so that Landlock would not have been the one to refuse.
-func (r *recorder) granted(e *trace.Event) bool {
-	g := r.grantOf(string(e.Path))
-	return g != nil && (g.Access == "rw" || (!writes(e) && g.Access != "list"))
-}
-
-// grantOf returns the entry of the view that an absolute path lies in.
-func (r *recorder) grantOf(p string) *Entry {
-	if !path.IsAbs(p) {
-		return nil
-	}
-	p = path.Clean(p)
-	if i := slices.IndexFunc(r.plan.View, func(e Entry) bool { return e.At == p && e.mounted() }); i >= 0 {
-		return &r.plan.View[i]
-	}
-	return holder(r.plan.View, p)
-}
-
-func writes(e *trace.Event) bool {
-	return e.Kind != trace.KindOpen || e.Access == "w" || e.Access == "rw"
-}
-
-// blame names the clause that a denial follows from and the flag that would
-// change it. Credential paths get no such advice (trace.Advisable).
-func (r *recorder) blame(e *trace.Event) {
-	if len(e.Path) == 0 {
-		return
-	}
-	g := r.grantOf(string(e.Path))
-	if g == nil {
-		e.Rule, e.RuleSource = clauseReadOnly, "default"
-		if e.Layer != trace.LayerDAC {
-			e.Remedy = trace.Remedy(e)
-		}
-		return
-	}
-	if g.system { // a part of every run's view: no grant of a path below it would be wise
-		e.Rule, e.RuleSource = clauseReadOnly, "default"
-		return
-	}
-	e.Rule, e.RuleSource, _ = strings.Cut(strings.TrimSuffix(g.Clause, ")"), " (")
-	if e.Layer != trace.LayerDAC {
-		e.Remedy = trace.Remedy(e)
-	}
-}
-
-// seccompErrno is what the run's filter answers to the call, or 0.
-func seccompErrno(b *bpf.Event, extra []string) int32 {
-	if b.Flags&bpf.Compat != 0 {
-		return 0
-	}
-	return int32(seccomp.Decide(b.NR, b.Call.Args, extra).Errno())
 }

@@ -51,6 +51,8 @@ type relay struct {
 	mu     sync.Mutex // of Stream and sum
 	clean  *sanitizer // of what the caller's terminal gets; nil: passed as it is
 	shown  []byte     // what clean has let through, reused
+	broken bool       // the record takes no more
+	final  bool       // given up: the numbers are in the result
 	gone   bool       // the caller's reader has closed its end
 	sum    hash.Hash
 	keep   *budget // of the record
@@ -142,16 +144,22 @@ func (r *relay) chunk(b []byte) {
 func (r *relay) keepChunk(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.final {
+		return
+	}
 	r.Total += int64(len(b))
 	r.sum.Write(b)
 	n := r.keep.take(len(b))
-	if n == 0 {
+	if n == 0 || r.broken { // after a failed write the copy ends: it has no holes
 		return
 	}
-	if _, err := r.record.Write(b[:n]); err == nil {
-		r.Kept += int64(n)
-	} else if r.Error == "" {
-		r.Error = "record: " + err.Error()
+	w, err := r.record.Write(b[:n])
+	r.Kept += int64(w)
+	if err != nil {
+		r.broken = true
+		if r.Error == "" {
+			r.Error = "record: " + err.Error()
+		}
 	}
 }
 
@@ -170,6 +178,7 @@ func (r *relay) abandon() Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.Stream
+	r.final = true
 	if s.SHA256 == "" {
 		s.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
 		if s.Error == "" {

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,7 +64,8 @@ type Run struct {
 	drained    sync.WaitGroup
 	closing    sync.WaitGroup
 	stopSensor func() error // flushes, and waits until all is in the record
-	planned    chan error   // the outcome of writing plan.json
+	planJSON   []byte
+	storePlan  func() error // waits for plan.json
 	timing     timing
 	kept       bool // the run's directory holds a record of a command
 }
@@ -167,8 +171,10 @@ func (r *Run) openState() error {
 			return fmt.Errorf("%s: %w", e.From, err)
 		}
 		if covered {
-			return &Refusal{What: fmt.Sprintf("%s reaches the state directory %s, where the record is kept", e.From, s.Path()),
-				Clause: e.Clause, Remedy: "grant less, or keep records elsewhere with --state DIR"}
+			return &Refusal{
+				What:   fmt.Sprintf("%s reaches the state directory %s, where the record is kept", e.From, s.Path()),
+				Clause: e.Clause, Remedy: "grant less, or keep records elsewhere with --state DIR",
+			}
 		}
 	}
 	return r.sweep()
@@ -186,11 +192,14 @@ func (r *Run) sweep() error {
 	}
 	for _, id := range swept {
 		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
-		_ = os.Remove(lockPath(runtimeDir(), id))
+	}
+	if len(swept) > 0 && r.host.programs != nil {
+		err = errors.Join(err, bpf.Sweep(r.host.bpfConfig(runtimeDir())))
 	}
 	if err != nil { // one task that cannot be killed must not stop every later run
 		r.cfg.Log.Warn().Err(err).Msg("sweeping after a dead supervisor")
 	}
+	sweepLocks(runtimeDir())
 	return r.state.Sweep(time.Minute) // directories that never became a run
 }
 
@@ -232,8 +241,10 @@ func (r *Run) decide() error {
 	}
 	r.plan = p
 	if slices.ContainsFunc(p.View, func(e Entry) bool { return e.IDMap }) && !exists("/proc/self/ns/user") {
-		return &Refusal{What: "this kernel has no user namespaces, so a directory of root's cannot be shown writable to the run's own user",
-			Remedy: "use --mode ro, or give the directory to a user"}
+		return &Refusal{
+			What:   "this kernel has no user namespaces, so a directory of root's cannot be shown writable to the run's own user",
+			Remedy: "use --mode ro, or give the directory to a user",
+		}
 	}
 	return nil
 }
@@ -284,6 +295,11 @@ func (r *Run) explain(err error) error {
 	}
 	name := trace.Quote(r.plan.Argv[0])
 	switch {
+	case se.Step.Stage == "exec" && errors.Is(se.Errno, unix.ENOENT) && r.presentInside() != "":
+		return &Refusal{
+			Status: StatusNoExec, What: trace.Quote(r.presentInside()) + " is there, but its interpreter or loader is not inside",
+			Remedy: "look at its first line, and show what it names with --ro",
+		}
 	case se.Step.Stage == "exec" && errors.Is(se.Errno, unix.ENOENT):
 		return &Refusal{Status: StatusNotFound, What: name + " was not found inside", Remedy: r.whereOnHost()}
 	case se.Step.Stage == "exec":
@@ -301,11 +317,33 @@ func execHint(errno error) string {
 	return ""
 }
 
+// presentInside returns the candidate that a grant or the system shows, or "".
+func (r *Run) presentInside() string {
+	for _, c := range r.plan.Candidates {
+		if !path.IsAbs(c) {
+			c = path.Join(r.plan.Dir, c)
+		}
+		h := holder(r.plan.View, c)
+		if h == nil || h.Op != "bind" {
+			continue
+		}
+		var st unix.Stat_t
+		rel := strings.TrimPrefix(c, h.At+"/")
+		if unix.Fstatat(int(h.open.File.Fd()), rel, &st, 0) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			return c
+		}
+	}
+	return ""
+}
+
 // whereOnHost says where the host has the program, and which flag shows it.
 func (r *Run) whereOnHost() string {
 	var found string
 	_ = r.caller.As(func() error {
 		found, _ = exec.LookPath(r.plan.Argv[0])
+		if found != "" && !path.IsAbs(found) {
+			found, _ = filepath.Abs(found)
+		}
 		return nil
 	})
 	if found == "" || visible(r.plan.View, found) {

@@ -75,13 +75,13 @@ func (s *uidSlot) userns(dir string) (*os.File, error) {
 
 // openNS opens a pinned namespace, and nothing else that may lie there.
 func openNS(pin string) (*os.File, error) {
-	f, err := os.OpenFile(pin, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(pin, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || int64(st.Type) != unix.NSFS_MAGIC {
-		return nil, errors.Join(fmt.Errorf("%s is no namespace", pin), err, f.Close())
+	if kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWUSER {
+		f.Close()
+		return nil, fmt.Errorf("%s is no user namespace (%v)", pin, err)
 	}
 	return f, nil
 }

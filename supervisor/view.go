@@ -184,8 +184,10 @@ func mergeView(base, grants []Entry) ([]Entry, error) {
 		}
 		have := out[same]
 		if have.Dev != g.Dev || have.Ino != g.Ino {
-			return nil, &Refusal{What: fmt.Sprintf("two different paths are granted at %s: %s and %s", g.At, have.From, g.From),
-				Clause: g.Clause, Remedy: "give one of them another place with PATH:AT"}
+			return nil, &Refusal{
+				What:   fmt.Sprintf("two different paths are granted at %s: %s and %s", g.At, have.From, g.From),
+				Clause: g.Clause, Remedy: "give one of them another place with PATH:AT",
+			}
 		}
 		if have.Access != "rw" { // the same path twice: the wider grant holds
 			out[same] = g
@@ -196,7 +198,7 @@ func mergeView(base, grants []Entry) ([]Entry, error) {
 		return nil, err
 	}
 	for _, b := range base {
-		if !slices.ContainsFunc(out[:n], func(g Entry) bool { return within(b.At, g.At) && !kernelPlace(b.At) && (b.At != Home || g.At == Home) }) {
+		if !slices.ContainsFunc(out[:n], func(g Entry) bool { return within(b.At, g.At) && (b.At != Home || g.At == Home) }) {
 			out = append(out, b)
 		}
 	}
@@ -208,8 +210,10 @@ func mergeView(base, grants []Entry) ([]Entry, error) {
 func placeable(g Entry) error {
 	for _, own := range []string{"/proc", "/dev", "/sys"} {
 		if within(g.At, own) && !within(g.At, "/dev/shm") {
-			return &Refusal{What: fmt.Sprintf("%s cannot be granted: %s inside is the run's own", g.At, own), Clause: g.Clause,
-				Remedy: "remove it, or give it another place with PATH:AT"}
+			return &Refusal{
+				What: fmt.Sprintf("%s cannot be granted: %s inside is the run's own", g.At, own), Clause: g.Clause,
+				Remedy: "remove it, or give it another place with PATH:AT",
+			}
 		}
 	}
 	for _, own := range []string{"/" + path.Dir(scratchAt), canaryFile} {
@@ -233,17 +237,14 @@ func belowLink(base, grants []Entry) error {
 				if !path.IsAbs(target) {
 					target = path.Join(path.Dir(b.At), target)
 				}
-				return &Refusal{What: fmt.Sprintf("%s lies below %s, which is a symbolic link to %s inside", g.At, b.At, b.From), Clause: g.Clause,
-					Remedy: "name the real path: " + path.Join(target, strings.TrimPrefix(g.At, b.At))}
+				return &Refusal{
+					What: fmt.Sprintf("%s lies below %s, which is a symbolic link to %s inside", g.At, b.At, b.From), Clause: g.Clause,
+					Remedy: "name the real path: " + path.Join(target, strings.TrimPrefix(g.At, b.At)),
+				}
 			}
 		}
 	}
 	return nil
-}
-
-// kernelPlace tells the file systems that no grant may hide.
-func kernelPlace(at string) bool {
-	return within(at, "/proc") || within(at, "/sys") || (within(at, "/dev") && at != "/dev/shm")
 }
 
 // within reports whether p is dir or lies below it; both are clean and absolute.

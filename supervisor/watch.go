@@ -19,7 +19,7 @@ const flushEvery = 100 * time.Millisecond
 // watch waits for the end of the run: the command's own, or one of the limits
 // that need a supervisor (wall clock, cpu, and memory on v1), or a signal.
 func (r *Run) watch(ctx context.Context) exited {
-	w := watcher{r: r, ended: make(chan exited, 1), begun: time.Now()}
+	w := watcher{r: r, ended: make(chan exited, 1), begun: time.Now(), asked: map[unix.Signal]int{}}
 	go func() {
 		exit, err := r.proc.Wait()
 		w.ended <- exited{exit: exit, err: err}
@@ -36,7 +36,8 @@ type watcher struct {
 	ended  chan exited
 	oom    chan struct{}
 	begun  time.Time
-	reason string // why the run is being ended
+	reason string              // why the run is being ended
+	asked  map[unix.Signal]int // signals that ask to end, by how often they came
 	kill   <-chan time.Time
 }
 
@@ -114,8 +115,8 @@ func (w *watcher) hangup() {
 	}
 }
 
-// forward passes a signal on. Signals that ask to end start the grace period;
-// the second of a kind ends it.
+// forward passes a signal on. SIGTERM and SIGHUP start a grace period; the
+// second of any kind that asks to end ends the run.
 func (w *watcher) forward(s os.Signal) {
 	sig, ok := s.(unix.Signal)
 	if !ok {
@@ -124,9 +125,9 @@ func (w *watcher) forward(s os.Signal) {
 	w.r.signalCommand(sig)
 	switch sig {
 	case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
-		if w.kill != nil {
+		if w.asked[sig]++; w.asked[sig] > 1 {
 			w.hangup()
-		} else if sig != unix.SIGINT && sig != unix.SIGQUIT { // an interactive program may want to survive Ctrl-C
+		} else if w.kill == nil && sig != unix.SIGINT && sig != unix.SIGQUIT { // an interactive program may want to survive Ctrl-C
 			w.kill = time.After(5 * Grace)
 		}
 	}

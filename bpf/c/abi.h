@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The contract with user space: map values and ring records. bpf/decode.go
+ * The contract with user space: map values and ring records. bpf/event.go
  * reads these layouts by offset, so every change here is a change there (the
  * sizes are asserted in both). All integers are in host order.
  */

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
 )
@@ -65,13 +66,13 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"cpu", "", "DUR", "cpu time of the whole tree (default 1h, none when interactive)"},
 	{"wall", "", "DUR", "wall-clock time (default 1h, none when interactive)"},
 	{"pids", "", "N", "tasks of the whole tree, threads too (default 512)"},
-	{"output", "", "SIZE", "bytes in /tmp, /dev/shm and HOME together (default 1G)"},
+	{"output", "", "SIZE", "bytes in /tmp, /dev/shm and HOME (default 1G); when given, also what is written to real files"},
 	{"file-size", "", "SIZE", "size of one file"},
 	{"files", "", "N", "files in /tmp, /dev/shm and HOME together"},
 	{"stdout", "", "SIZE", "bytes of stdout and stderr that are kept; when given, also that are passed on"},
 	{"user", "", "ID", "user id that the command runs as (default: the workspace's owner)"},
 	{"commit", "", "WHEN", "never, ask or success (not built yet)"},
-	{"trace", "", "WHAT", "all or changes"},
+	{"trace", "", "WHAT", "file events: all or changes (not built yet: refused ones are always recorded)"},
 	{"on-loss", "", "WHAT", "record, throttle or kill (only record is built yet)"},
 	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
 }
@@ -87,7 +88,8 @@ no network, no other process. It gets the system directories read-only, private
 
 Exit status: the command's own; 128+N when signal N ended it; 124 wall-clock limit;
 125 agentguard could not run it, or could not enforce the policy; 126 found but not
-executable; 127 not found; 137 memory or cpu limit.`,
+executable, or its interpreter is missing; 127 not found; 137 ended by the memory or
+cpu limit, or by --output where real directories are writable.`,
 		Example: `  agentguard exec -- python3 check.py                 # reads the current directory
   agentguard exec --mode rw -- make test              # may write it
   agentguard exec --rw out --ro /data --memory 2G --wall 10m -- ./build.sh
@@ -98,9 +100,9 @@ executable; 127 not found; 137 memory or cpu limit.`,
 	fl := c.Flags()
 	fl.SetInterspersed(false)
 	f.addPolicyFlags(c)
-	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard)")
-	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N`")
-	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan and run nothing")
+	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard, below it users/UID under sudo, where this flag is refused)")
+	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "write the operational log to stderr")
 	return c
@@ -117,36 +119,16 @@ func (f *execFlags) addPolicyFlags(c *cobra.Command) {
 }
 
 func (f *execFlags) run(args []string) error {
-	pol, err := f.policy()
-	if err != nil {
-		return err
-	}
 	out, err := openJSON(f.json)
 	if err != nil {
 		return err
 	}
-	// The launch must not die by a reader that went away, nor leave a run behind
-	// when it is told to end.
-	// Reading the terminal from the background must not stop us: nobody would
-	// keep the limits of the run.
-	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU)
-	sigs := make(chan os.Signal, 16)
-	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
-	r, err := supervisor.Prepare(supervisor.Config{
-		Policy: pol, Argv: args, Environ: os.Environ(),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		StateDir: f.state, Signals: sigs, Log: f.log(),
-	})
-	if err != nil {
-		return err
+	res, pol, err := f.execute(args, out)
+	if err != nil { // machines get an answer too
+		return errors.Join(err, writeJSON(out, &runs.Result{Version: version, Argv: args, Status: supervisor.StatusOf(err), Reason: runs.ReasonError, Error: err.Error()}))
 	}
-	defer r.Close()
-	if f.dryRun {
-		return printPlan(r.Plan(), f.json)
-	}
-	res, err := r.Execute(context.Background())
-	if err != nil {
-		return err
+	if res == nil {
+		return nil // a dry run
 	}
 	if err := writeJSON(out, res); err != nil {
 		return err
@@ -158,6 +140,34 @@ func (f *execFlags) run(args []string) error {
 		return status(res.Status)
 	}
 	return nil
+}
+
+// execute runs the command; both results are nil after a dry run.
+func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.Policy, error) {
+	pol, err := f.policy()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The launch must not die by a reader that went away, nor leave a run behind
+	// when it is told to end. Reading the terminal from the background must not
+	// stop us: nobody would keep the limits of the run.
+	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU)
+	sigs := make(chan os.Signal, 16)
+	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
+	r, err := supervisor.Prepare(supervisor.Config{
+		Policy: pol, Argv: args, Environ: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		StateDir: f.state, Signals: sigs, Log: f.log(),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	if f.dryRun {
+		return nil, nil, printPlan(r.Plan(), out, f.verbose)
+	}
+	res, err := r.Execute(context.Background())
+	return res, pol, err
 }
 
 // log is the operational log: silent unless -v, and never on stdout.

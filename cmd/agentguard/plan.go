@@ -1,25 +1,25 @@
 package main
 
 import (
+	"errors"
 	"os"
 
 	"github.com/agentguard/agentguard/supervisor"
 )
 
-// printPlan prints what a run would do: for people, or with --json the plan as
-// it would be stored.
-func printPlan(p *supervisor.Plan, jsonTo string) error {
-	if jsonTo == "" {
-		return p.WriteText(os.Stdout)
-	}
-	b, err := p.JSON()
-	if err != nil {
+// printPlan prints what a run would do: for people, or the plan as it would be
+// stored to where --json says. verbose adds the calls, one a line.
+func printPlan(p *supervisor.Plan, out *os.File, verbose bool) error {
+	if out != nil {
+		b, err := p.JSON()
+		if err == nil {
+			_, err = out.Write(b)
+		}
 		return err
 	}
-	out, err := openJSON(jsonTo)
-	if err != nil {
-		return err
+	err := p.WriteText(os.Stdout)
+	if verbose {
+		err = errors.Join(err, p.WriteCalls(os.Stdout))
 	}
-	_, err = out.Write(b)
 	return err
 }

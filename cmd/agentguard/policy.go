@@ -18,9 +18,11 @@ func newPolicy() *cobra.Command {
 }
 
 func newPolicyCheck() *cobra.Command {
-	c := &cobra.Command{Use: "check FILE...", Short: "Read policy files and report every error with file:line:col", Args: cobra.MinimumNArgs(1),
+	c := &cobra.Command{
+		Use: "check FILE...", Short: "Read policy files and report every error with file:line:col", Args: cobra.MinimumNArgs(1),
 		Long:    "check reads each file as exec -p would and prints every error. Clauses that this version\ncannot enforce are reported too: exec refuses them unless they are accepted.\n\nExit status: 0 no error; 125 errors.",
-		Example: "  agentguard policy check policy.yaml"}
+		Example: "  agentguard policy check policy.yaml",
+	}
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		f := &execFlags{policies: args}
 		p, err := f.policy()
@@ -37,9 +39,11 @@ func newPolicyCheck() *cobra.Command {
 
 func newPolicyShow() *cobra.Command {
 	f := &execFlags{}
-	c := &cobra.Command{Use: "show [flags]", Short: "Print each clause in effect, its value and what set it", Args: cobra.NoArgs,
+	c := &cobra.Command{
+		Use: "show [flags]", Short: "Print each clause in effect, its value and what set it", Args: cobra.NoArgs,
 		Long:    "show takes the policy flags of exec and prints the merged policy: defaults, " + systemPolicy + ",\nthe named files and the flags, bounded by the ceiling.",
-		Example: "  agentguard policy show\n  agentguard policy show -p policy.yaml --memory 2G"}
+		Example: "  agentguard policy show\n  agentguard policy show -p policy.yaml --memory 2G",
+	}
 	f.addPolicyFlags(c)
 	asJSON := c.Flags().Bool("json", false, "one JSON object a line: key, value, source")
 	c.RunE = func(*cobra.Command, []string) error {

@@ -93,8 +93,10 @@ func writeSummary(sum runs.Summary) error {
 }
 
 func newRunsShow() *cobra.Command {
-	c := &cobra.Command{Use: "show ID|last", Short: "Show how a run ended: status, usage, limits, denials, record", Args: cobra.ExactArgs(1),
-		Example: "  agentguard runs show last\n  agentguard runs show 20261129-1636"}
+	c := &cobra.Command{
+		Use: "show ID|last", Short: "Show how a run ended: status, usage, limits, denials, record", Args: cobra.ExactArgs(1),
+		Example: "  agentguard runs show last\n  agentguard runs show 20261129-1636",
+	}
 	state := stateFlag(c)
 	asJSON := c.Flags().Bool("json", false, "the result as JSON")
 	plan := c.Flags().Bool("plan", false, "the plan that was in effect, as JSON")
@@ -134,9 +136,11 @@ func copyFile(d *runs.RunDir, name string) error {
 
 func newTrace() *cobra.Command {
 	c := &cobra.Command{Use: "trace", Short: "Read the record of a run"}
-	show := &cobra.Command{Use: "show ID|last", Short: "Show the process tree, denials, network, limits, usage and losses of a run", Args: cobra.ExactArgs(1),
+	show := &cobra.Command{
+		Use: "show ID|last", Short: "Show the process tree, denials, network, limits, usage and losses of a run", Args: cobra.ExactArgs(1),
 		Long:    "show prints the judgement of the record first (complete, incomplete, unsealed), then what ran.\nEvery byte that came from the command is quoted.\n\nExit status: 0 complete, 1 incomplete or unsealed.",
-		Example: "  agentguard trace show last\n  agentguard trace show last --json | jq 'select(.verdict==\"deny\")'"}
+		Example: "  agentguard trace show last\n  agentguard trace show last --json | jq 'select(.verdict==\"deny\")'",
+	}
 	state := stateFlag(show)
 	asJSON := show.Flags().Bool("json", false, "the events as they are stored, one a line")
 	show.RunE = func(_ *cobra.Command, args []string) error {

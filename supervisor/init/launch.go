@@ -239,6 +239,17 @@ func (p *Process) Reap() error {
 	}
 }
 
+// Kill sends SIGKILL to PID 1, and so ends its PID namespace, wherever PID 1 is.
+func (p *Process) Kill() error {
+	if p.PidFD == nil {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(int(p.PidFD.Fd()), unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+		return fmt.Errorf("killing PID 1: %w", err)
+	}
+	return nil
+}
+
 // Hangup closes the lifeline: PID 1 exits, and the kernel kills the rest of
 // the PID namespace.
 func (p *Process) Hangup() error {

@@ -72,7 +72,7 @@ __asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x30,#0\n\tbl run\n\tbrk #1\
 #error "agentguard-init is built for amd64 and arm64"
 #endif
 
-// The wire format. plan.go writes it; TestWireSizes holds both to one shape.
+// The wire format. program.go writes it; TestWireSizes holds both to one shape.
 #define PLAN_MAGIC 0x4147504cU // "AGPL" read as a little-endian word: agentguard plan
 #define MAX_FDS 250            // below SCM_MAX_FD (253)
 #define NO_SAVE 0xffffffffU

@@ -1,0 +1,109 @@
+package supervisor
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/seccomp"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// judge says which layer refused a call, and what would allow it. The filter
+// is ours, so its answer is certain; a read-only mount is the only source of
+// EROFS inside; the rest is inferred from the errno and the plan.
+func (r *recorder) judge(b *bpf.Event) {
+	e := &r.ev
+	e.Verdict, e.Certainty = trace.VerdictDeny, trace.Inferred
+	if errno := seccompErrno(b, r.plan.SeccompExtra); errno != 0 && errno == e.Errno {
+		e.Layer, e.Certainty, e.Rule, e.RuleSource = trace.LayerSeccomp, trace.Certain, "process.seccomp_allow", "default"
+		if seccomp.Permissible(e.Syscall) {
+			e.Remedy = "process.seccomp_allow: [" + e.Syscall + "] in a policy file"
+		}
+		return
+	}
+	switch {
+	case e.Errno == int32(unix.EROFS):
+		e.Layer, e.Certainty = trace.LayerMount, trace.Certain
+	case e.Kind == trace.KindConnect || e.Kind == trace.KindSend || e.Kind == trace.KindBind || e.Kind == trace.KindSocket:
+		r.judgeSocket(b)
+		return
+	case e.Kind == trace.KindSignal:
+		e.Layer = trace.LayerDAC
+		if r.plan.LandlockABI >= 6 {
+			e.Layer = trace.LayerLandlock
+		}
+		return
+	case e.Errno == int32(unix.EACCES) && len(e.Path) > 0 && path.IsAbs(string(e.Path)) && r.plan.LandlockABI > 0 && !r.granted(e):
+		e.Layer = trace.LayerLandlock
+	default:
+		e.Layer = trace.LayerDAC
+	}
+	r.blame(e)
+}
+
+func (r *recorder) judgeSocket(*bpf.Event) {
+	e := &r.ev
+	e.Layer, e.Rule, e.RuleSource = trace.LayerBPF, "network.egress", "default"
+	if e.Family == "unix" {
+		e.Layer, e.Rule = trace.LayerDAC, "network.unix"
+	}
+}
+
+// granted reports whether the view lets the command do what it tried at this
+// path, so that Landlock would not have been the one to refuse.
+func (r *recorder) granted(e *trace.Event) bool {
+	g := r.grantOf(string(e.Path))
+	return g != nil && (g.Access == "rw" || (!writes(e) && g.Access != "list"))
+}
+
+// grantOf returns the entry of the view that an absolute path lies in.
+func (r *recorder) grantOf(p string) *Entry {
+	if !path.IsAbs(p) {
+		return nil
+	}
+	p = path.Clean(p)
+	if i := slices.IndexFunc(r.plan.View, func(e Entry) bool { return e.At == p && e.mounted() }); i >= 0 {
+		return &r.plan.View[i]
+	}
+	return holder(r.plan.View, p)
+}
+
+func writes(e *trace.Event) bool {
+	return e.Kind != trace.KindOpen || e.Access == "w" || e.Access == "rw"
+}
+
+// blame names the clause that a denial follows from and the flag that would
+// change it. Credential paths get no such advice (trace.Advisable).
+func (r *recorder) blame(e *trace.Event) {
+	if len(e.Path) == 0 {
+		return
+	}
+	g := r.grantOf(string(e.Path))
+	if g == nil {
+		e.Rule, e.RuleSource = clauseReadOnly, "default"
+		if e.Layer != trace.LayerDAC {
+			e.Remedy = trace.Remedy(e)
+		}
+		return
+	}
+	if g.system { // a part of every run's view: no grant of a path below it would be wise
+		e.Rule, e.RuleSource = clauseReadOnly, "default"
+		return
+	}
+	e.Rule, e.RuleSource, _ = strings.Cut(strings.TrimSuffix(g.Clause, ")"), " (")
+	if e.Layer != trace.LayerDAC {
+		e.Remedy = trace.Remedy(e)
+	}
+}
+
+// seccompErrno is what the run's filter answers to the call, or 0.
+func seccompErrno(b *bpf.Event, extra []string) int32 {
+	if b.Flags&bpf.Compat != 0 {
+		return 0
+	}
+	return int32(seccomp.Decide(b.NR, b.Call.Args, extra).Errno())
+}
