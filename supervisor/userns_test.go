@@ -217,7 +217,7 @@ func TestOpenNSRefusesFiles(t *testing.T) {
 	run := t.TempDir()
 	must(t, os.WriteFile(run+"/file", nil, 0o600))
 	before := fds(t)
-	if _, err := openNS(run + "/file"); err == nil || !strings.Contains(err.Error(), "is no namespace") {
+	if _, err := openNS(run + "/file"); err == nil || !strings.Contains(err.Error(), "is no user namespace") {
 		t.Errorf("%v", err)
 	}
 	if _, err := openNS(run + "/gone"); !errors.Is(err, unix.ENOENT) {

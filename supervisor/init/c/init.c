@@ -16,7 +16,7 @@
 // program fills in addresses and descriptor numbers, makes the calls in order,
 // compares each result with what the plan expects, and stops at the first that
 // differs. All knowledge of what is mounted, limited or filtered is in the
-// plan, which the supervisor prints with `exec --dry-run`.
+// plan, which the supervisor prints with `exec --dry-run -v`.
 //
 //	supervisor                PID 1 (guardian)              PID 2 (command)
 //	  clone3 -----------------> close 6.., clone -----------> recvmsg(3) waits
