@@ -254,7 +254,7 @@ func TestGeneratedEtc(t *testing.T) {
 		}
 		for name, content := range files {
 			if strings.Contains(name, "/") || !strings.HasSuffix(content, "\n") {
-				t.Error(fmt.Sprintf("%q: %q", name, content))
+				t.Errorf("%q: %q", name, content)
 			}
 		}
 	}
