@@ -10,10 +10,11 @@ modules=$(go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{
 while read -r path dir; do
 	[[ -n $path ]] || continue
 	found=0
-	for f in "$dir"/LICENSE* "$dir"/COPYING* "$dir"/NOTICE*; do
+	for f in "$dir"/LICENSE* "$dir"/License* "$dir"/COPYING* "$dir"/NOTICE*; do
 		[[ -f $f ]] || continue
 		found=1
-		if grep -qE 'GNU (AFFERO |LESSER )?GENERAL PUBLIC|SERVER SIDE PUBLIC|Business Source' "$f"; then
+		if grep -qE 'GNU (AFFERO |LESSER )?GENERAL PUBLIC|SERVER SIDE PUBLIC|Business Source' "$f" &&
+			! grep -q 'Redistribution and use in source and binary forms' "$f"; then # not a choice of two
 			echo "licenses.sh: $path: $(basename "$f") is not a licence that may be linked" >&2
 			bad=1
 		fi

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
