@@ -192,6 +192,7 @@ func (r *Run) sweep() error {
 	}
 	for _, id := range swept {
 		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
+		_ = os.Remove(lockPath(runtimeDir(), id))
 	}
 	if len(swept) > 0 && r.host.programs != nil {
 		err = errors.Join(err, bpf.Sweep(r.host.bpfConfig(runtimeDir())))

@@ -12,12 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewID returns a name for a run: its start in UTC and 30 random bits, such as
-// "20261129-163624-7f3k2q". Names sort by time.
+// NewID returns a name for a run: its start in UTC and six letters, such as
+// "20261129-163624-7f3k2q". The first two count the milliseconds, so that names
+// sort by time; the other four are 20 random bits.
 func NewID(now time.Time) string {
 	const letters = "0123456789abcdefghjkmnpqrstvwxyz" // no i, l, o, u: easy to read aloud
 	var r [6]byte
 	rand.Read(r[:]) // never fails (crypto/rand)
+	ms := now.Nanosecond() / 1e6
+	r[0], r[1] = byte(ms>>5), byte(ms)
 	for i := range r {
 		r[i] = letters[r[i]%32]
 	}
