@@ -133,8 +133,9 @@ func (r *Run) makeLeaf() error {
 		return err
 	}
 	r.release.push("live lock", func() error { return errors.Join(os.Remove(lock.Name()), lock.Close()) })
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return err
+	// Waits: another start may be asking, for an instant, whether anybody holds it.
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return os.NewSyscallError("flock", err)
 	}
 	l := r.plan.Limits
 	r.leaf, err = r.host.parent.New(r.id, cgroup.Limits{Memory: l.Memory, Tasks: l.Tasks}, 1)
