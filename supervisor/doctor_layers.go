@@ -11,22 +11,26 @@ import (
 	"github.com/agentguard/agentguard/internal/seccomp"
 )
 
-// neededCaps are the capabilities that the supervisor or the envelope uses.
-var neededCaps = []struct {
-	bit  int
-	name string
-}{
-	{unix.CAP_CHOWN, "CAP_CHOWN"},
-	{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE"},
-	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"},
-	{unix.CAP_FOWNER, "CAP_FOWNER"},
-	{unix.CAP_KILL, "CAP_KILL"},
-	{unix.CAP_SETGID, "CAP_SETGID"},
-	{unix.CAP_SETUID, "CAP_SETUID"},
-	{unix.CAP_SETPCAP, "CAP_SETPCAP"},
-	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"},
-	{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"},
-	{unix.CAP_MKNOD, "CAP_MKNOD"},
+// neededCaps are the capabilities that a run of any kind fails without, found by
+// dropping them one at a time.
+var neededCaps = []int{
+	unix.CAP_CHOWN, unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP,
+	unix.CAP_NET_ADMIN, unix.CAP_SYS_PTRACE, unix.CAP_SYS_ADMIN, unix.CAP_MKNOD,
+}
+
+// usefulCaps are those that some runs fail without: with workspaces of other
+// users, cgroups left by killed supervisors, signals to forward.
+var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL}
+
+// lacking names those of the capabilities that a set is without.
+func lacking(set uint64, caps []int) []string {
+	var out []string
+	for _, c := range caps {
+		if set&(1<<c) == 0 {
+			out = append(out, capName(c))
+		}
+	}
+	return out
 }
 
 func (x *examination) caller() {
@@ -38,24 +42,16 @@ func (x *examination) caller() {
 		x.say("caller", "privileges", cellMissing, fmt.Sprintf("uid %d cannot make the envelope or the record", x.UID), remedy)
 		return
 	}
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		x.say("caller", "privileges", cellUnknown, oneLine(err.Error()), "mount /proc")
-		return
-	}
-	var lacking []string
-	effective, ok := parseStatus(status).mask("CapEff")
-	for _, c := range neededCaps {
-		if effective&(1<<c.bit) == 0 {
-			lacking = append(lacking, c.name)
-		}
-	}
+	const remedy = "start agentguard with all capabilities (docker: --cap-add; systemd: CapabilityBoundingSet=)"
+	effective, ok := parseStatus(sample("/proc/self/status")).mask("CapEff")
+	needed, useful := lacking(effective, neededCaps), lacking(effective, usefulCaps)
 	switch {
 	case !ok:
 		x.say("caller", "privileges", cellUnknown, "/proc/self/status does not tell the capabilities", "mount /proc")
-	case len(lacking) > 0:
-		x.say("caller", "privileges", cellMissing, "root without "+strings.Join(lacking, ", "),
-			"start agentguard with all capabilities (docker: --cap-add; systemd: CapabilityBoundingSet=)")
+	case len(needed) > 0:
+		x.say("caller", "privileges", cellMissing, "root without "+strings.Join(append(needed, useful...), ", "), remedy)
+	case len(useful) > 0:
+		x.say("caller", "privileges", cellThin, "root without "+strings.Join(useful, ", ")+", which some runs need", remedy)
 	case x.Inside.userNS:
 		x.say("caller", "privileges", cellThin, "root, but only of a user namespace: the host's kernel refuses it programs, and perhaps more",
 			"start agentguard as root of the host")

@@ -102,6 +102,14 @@ func TestParseStatus(t *testing.T) {
 	}
 }
 
+func TestLacking(t *testing.T) {
+	for set, want := range map[uint64]string{0: "CAP_CHOWN CAP_SYS_PTRACE", 1: "CAP_SYS_PTRACE", 1 | 1<<19: "", 1<<64 - 1: ""} {
+		if got := strings.Join(lacking(set, []int{0, 19}), " "); got != want {
+			t.Errorf("%#x: %q, want %q", set, got, want)
+		}
+	}
+}
+
 func TestParseNS(t *testing.T) {
 	for in, want := range map[string]uint64{
 		"pid:[4026531836]": 0xeffffffc, "pid:[1]": 1,
