@@ -9,6 +9,10 @@ const (
 	socketRule
 	ioctlRule
 	personalityRule
+	modeRule1 // the mode is argument 1
+	modeRule2
+	openRule
+	openatRule
 )
 
 // A rule allows a call when any of its cases holds, and refuses it otherwise.
@@ -75,7 +79,34 @@ var rules = [...]rule{
 	// personality(persona): Moby's values, and ADDR_NO_RANDOMIZE, which debuggers and
 	// sanitizers set. It takes protection from the process itself, nobody else.
 	personalityRule: {{{arg: 0, in: []uint32{0, perLinux32, uname26, uname26 | perLinux32, addrNoRandomize, 0xffffffff}}}},
+
+	modeRule1: {{plainMode(1)}}, // chmod, fchmod, mkdir, mknod, creat(path, mode)
+	modeRule2: {{plainMode(2)}}, // fchmodat, fchmodat2, mkdirat, mknodat(dir, path, mode)
+
+	// open(path, flags, mode) and openat(dir, path, flags, mode). The mode counts when
+	// a file is made; otherwise its register holds anything. The flags come first: these
+	// are the calls that are made most, and nearly always to open what exists.
+	openRule:   {{opensOnly(1)}, {plainMode(2)}},
+	openatRule: {{opensOnly(2)}, {plainMode(3)}},
 }
+
+// plainMode holds when a mode has no S_ISUID and no S_ISGID. In a writable
+// workspace of root's the command's files are root's on the host, and so would
+// be its set-user-id programs: the view's nosuid is for the run only. mkdir
+// drops both bits by itself, which is no reason to let it be asked. A chmod that
+// keeps the bit of a set-group-id directory is refused as well: a filter sees what
+// is set, not what was. As systemd's RestrictSUIDSGID= (src/shared/seccomp-util.c).
+func plainMode(arg int) argTest {
+	return argTest{arg: arg, mask: unix.S_ISUID | unix.S_ISGID, in: []uint32{0}}
+}
+
+// opensOnly holds when flags make no file (WILL_CREATE, fs/open.c). Both flags have
+// the same value on both architectures. unix.O_TMPFILE has not: O_DIRECTORY is in it.
+func opensOnly(arg int) argTest {
+	return argTest{arg: arg, mask: unix.O_CREAT | tmpFile, in: []uint32{0}}
+}
+
+const tmpFile = 0o20000000 // __O_TMPFILE, include/uapi/asm-generic/fcntl.h
 
 // include/uapi/asm-generic/ioctls.h and include/uapi/linux/personality.h
 const (

@@ -34,8 +34,10 @@ func TestMain(m *testing.M) {
 }
 
 var victimParts = map[string]func(){
-	"plain":   func() { makeCalls(nil) },
-	"granted": func() { makeCalls(debugger) },
+	"plain":      func() { makeCalls(nil) },
+	"granted":    func() { makeCalls(debugger) },
+	"modes":      func() { command(debugger); makeModes() },
+	"modes-bare": makeModes,
 	"init-exit": func() {
 		install(InitFilter(), 0)
 		for {
@@ -110,11 +112,18 @@ func rawCall(nr int, a [6]uint64) unix.Errno {
 // victim runs part in a process of its own.
 func victim(t *testing.T, part string) ([]byte, error) {
 	t.Helper()
+	return victimIn(t, part, "")
+}
+
+// victimIn runs part in the directory dir.
+func victimIn(t *testing.T, part, dir string) ([]byte, error) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), victimEnv+"="+part)
 	return cmd.Output()
 }

@@ -39,6 +39,16 @@ var decisions = []decision{
 	{"socket socketpair", "socketRule", "it may make UNIX, TCP, UDP and NETLINK_ROUTE sockets only"},
 	{"ioctl", "ioctlRule", "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD)"},
 	{"personality", "personalityRule", "it may set Linux personalities and ADDR_NO_RANDOMIZE only"},
+	{"chmod fchmod mkdir mknod creat", "modeRule1", "it may not set set-user-id or set-group-id bits"},
+	{"fchmodat fchmodat2 mkdirat mknodat", "modeRule2", "it may not set set-user-id or set-group-id bits"},
+	{"open", "openRule", "it may not set set-user-id or set-group-id bits"},
+	{"openat", "openatRule", "it may not set set-user-id or set-group-id bits"},
+	// Its mode is in memory. Allowed, it would set the bits that the rules above
+	// refuse, by O_CREAT with mode 04755; so no policy can grant it. Programs that
+	// must run on kernels before 5.6 fall back to openat on ENOSYS. Some do not,
+	// where the C library has openat2 (glibc 2.43): GNU tar extracts nothing below
+	// a directory, https://github.com/systemd/systemd/pull/41740.
+	{"openat2", "absent", "its mode is in memory, where a filter cannot read it"},
 	// Its flags are in memory, where no filter can read them. C libraries and
 	// language runtimes fall back to clone on ENOSYS, and only on that.
 	{"clone3", "absent", "its arguments are in memory, where a filter cannot read them"},
