@@ -7,7 +7,7 @@
 //	probe fds              open descriptors, one a line
 //	probe connect NET ADDR as net.Dial: tcp, udp, unix, @ for abstract names
 //	probe serve NET ADDR   listens, prints "ready", accepts one connection, says hello
-//	probe hog SIZE         touches SIZE MiB of memory
+//	probe hog SIZE [SECS]  touches SIZE MiB of memory and holds it
 //	probe threads N        starts N threads that stay
 package main
 
@@ -45,6 +45,9 @@ func main() {
 		serve(args[0], args[1])
 	case "hog":
 		hog(number(args[0]))
+		if len(args) > 1 {
+			time.Sleep(time.Duration(number(args[1])) * time.Second)
+		}
 	case "threads":
 		threads(number(args[0]))
 	default:
