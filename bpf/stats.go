@@ -76,6 +76,7 @@ func (c *counterValue) add(o *counterValue, sign uint64) {
 	c.RxBytes += sign * o.RxBytes
 	c.TxRefused += sign * o.TxRefused
 	c.ThreadExits += sign * o.ThreadExits
+	c.FileBytes += sign * o.FileBytes
 	for i := range c.Call {
 		c.Call[i].Calls += sign * o.Call[i].Calls
 		c.Call[i].Errors += sign * o.Call[i].Errors

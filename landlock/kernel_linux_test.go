@@ -66,7 +66,7 @@ var allowed = map[string][]string{
 	"list":   {"list"},
 	"read":   {"list", "read", "execute"},
 	"plain":  {"list", "read"},
-	"proc":   {"list", "read", "write", "truncate"},
+	"proc":   {"list", "read"},
 	"device": {"list", "read", "write", "truncate"},
 	"write":  {"list", "read", "execute", "write", "truncate", "create", "mkdir", "symlink", "fifo", "node", "unlink", "rename"},
 	"none":   nil,
@@ -215,7 +215,7 @@ func TestKernelEnforcesKinds(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	want := map[string]string{"single read": "ok", "single write": "refused", "late read": "ok", "late write": "ok", "host read": "refused"}
+	want := map[string]string{"single read": "ok", "single write": "refused", "late read": "ok", "late write": "refused", "host read": "refused"}
 	if abi >= 6 {
 		want["outside signal"], want["outside abstract"] = "refused", "refused"
 	} else {

@@ -26,7 +26,7 @@ const (
 	Read               // read, list and execute
 	Write              // everything inside: read, write, execute, create, remove, rename
 	Device             // read and write a device node (or those of a directory) and its ioctls
-	Proc               // read, list and write existing files; nothing is made or executed
+	Proc               // read and list: a write to /proc/PID/mem could forge what the record reads from an exec
 	Plain              // read and list; nothing is executed
 )
 
@@ -66,7 +66,7 @@ var kindRights = map[Kind]uint64{
 	Read:   readRights,
 	Write:  writeRights,
 	Device: ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSTruncate | ll.AccessFSIoctlDev,
-	Proc:   ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSTruncate,
+	Proc:   ll.AccessFSReadFile | ll.AccessFSReadDir,
 	Plain:  ll.AccessFSReadFile | ll.AccessFSReadDir,
 }
 

@@ -48,6 +48,7 @@ func (b *builder) probeSeccomp() {
 		initproc.Value(unix.AF_NETLINK), initproc.Value(unix.SOCK_RAW|unix.SOCK_CLOEXEC), initproc.Value(unix.NETLINK_AUDIT))
 	b.probe("seccomp", "socket(AF_INET, IPPROTO_UDPLITE)", unix.EPERM, 0, unix.SYS_SOCKET,
 		initproc.Value(unix.AF_INET), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), initproc.Value(unix.IPPROTO_UDPLITE))
+	b.probe("seccomp", "fchmod(-1, 04755)", unix.EPERM, 0, unix.SYS_FCHMOD, initproc.Value(-1), initproc.Value(0o4755))
 	b.probe("seccomp", "clone3()", unix.ENOSYS, 0, unix.SYS_CLONE3, zero(), zero())
 }
 

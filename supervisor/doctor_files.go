@@ -148,7 +148,7 @@ func (x *examination) mappedIDs() {
 	const remedy = "--mode ro (the default), or give the directory to a user (chown)"
 	var ns *os.File
 	err := x.asRoot(func() (err error) {
-		ns, err = initproc.NewUserNS(idMap(ownUIDBase))
+		ns, err = initproc.NewUserNS(idMap(ownUIDBase), "")
 		return err
 	})
 	if err != nil {

@@ -30,6 +30,7 @@ type HostInfo struct {
 	CgroupMode         string   `json:"cgroup_mode"`
 	MissingControllers []string `json:"missing_controllers,omitempty"`
 	IPv6               bool     `json:"ipv6"`
+	MaxOpenFiles       int64    `json:"max_open_files"` // hard limit of the supervisor; 0 unknown
 }
 
 // Host is a probed host: what it can enforce, by probing and never by version.
@@ -74,12 +75,25 @@ func probeHost(parent, dir string) (*Host, error) {
 	return h, nil
 }
 
+// openFiles cuts a limit on descriptors to the supervisor's own hard limit,
+// which only CAP_SYS_RESOURCE could raise.
+func (i HostInfo) openFiles(n int64) int64 {
+	if n < 0 || i.MaxOpenFiles == 0 {
+		return n
+	}
+	return min(n, i.MaxOpenFiles)
+}
+
 func (h *Host) openSystem() (err error) {
 	h.Info.IPv6 = exists("/proc/net/if_inet6")
 	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
 	h.bash = exists("/bin/bash")
 	if n, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
 		h.nice = 20 - n // the raw system call returns 20 - nice (getpriority(2))
+	}
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Max < 1<<31 {
+		h.Info.MaxOpenFiles = int64(files.Max)
 	}
 	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
 		h.oomScoreAdj, _ = strconv.Atoi(strings.TrimSpace(string(b)))

@@ -203,6 +203,9 @@ func (m *mountSet) target(p *Plan, e *Entry) error {
 	if dir {
 		return m.makeDir(base, label, rel, 0o755)
 	}
+	if path.Dir(rel) == "." {
+		return writeFileAt(int(base.Fd()), rel, "", 0o444)
+	}
 	if err := m.makeDir(base, label, path.Dir(rel), 0o755); err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (e *envelope) decide(t *testing.T) error {
 	}
 	var userns *os.File
 	if hasIDMap(e.plan.View) {
-		userns, err = initproc.NewUserNS(idMap(e.identity.UID))
+		userns, err = initproc.NewUserNS(idMap(e.identity.UID), "")
 		must(t, err)
 		defer userns.Close()
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,8 @@ type Plan struct {
 	Argv       []string `json:"argv"`
 	Candidates []string `json:"candidates"` // paths that execve tries, in order
 	Dir        string   `json:"dir"`        // working directory inside
-	Env        []string `json:"env"`
+	Env        []string `json:"-"`          // NAME=value; the record holds names only
+	EnvNames   []string `json:"env"`
 	Identity   Identity `json:"identity"`
 
 	View         []Entry  `json:"view"`
@@ -132,9 +134,13 @@ func newPlan(in planInput) (*Plan, error) {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)
 	}
 	plan.Env = buildEnv(p, in.environ, view, h.bash)
+	for _, kv := range plan.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		plan.EnvNames = append(plan.EnvNames, name)
+	}
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)
-	plan.Thin = thin(h)
+	plan.Thin = thin(h, view)
 	if plan.Gaps, err = gaps(p, h); err != nil {
 		return nil, err
 	}
@@ -185,7 +191,7 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	}
 	// 1 and not 0: a pipe in core_pattern ignores 0 and starts the host's helper (core(5)).
 	add("RLIMIT_CORE", unix.RLIMIT_CORE, 1)
-	add("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, limit(pol.MaxOpenFiles))
+	add("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.Host.openFiles(limit(pol.MaxOpenFiles)))
 	add("RLIMIT_FSIZE", unix.RLIMIT_FSIZE, p.fileLimit(limit(pol.MaxFileBytes)))
 	add("RLIMIT_RTPRIO", unix.RLIMIT_RTPRIO, 0)
 	add("RLIMIT_NICE", unix.RLIMIT_NICE, 0)
@@ -204,15 +210,26 @@ func (p *Plan) fileLimit(n int64) int64 {
 }
 
 // thin lists the resources that one layer alone guards on this host.
-func thin(h *Host) []string {
+func thin(h *Host, view []Entry) []string {
 	var out []string
 	if h.Info.Landlock == 0 {
 		out = append(out, "files: mount view only (no Landlock)")
-	} else if h.Info.Landlock < 9 {
+	} else if h.Info.Landlock < 5 {
+		out = append(out, "devices: ioctls are not guarded by Landlock (ABI 5, Linux 6.10)")
+	}
+	if h.Info.Landlock < 9 {
 		out = append(out, "unix sockets: mount view only (Landlock ABI 9, Linux 7.1)")
 	}
-	if h.Info.Landlock > 0 && h.Info.Landlock < 6 {
+	if h.Info.Landlock < 6 {
 		out = append(out, "abstract unix sockets: network namespace only (Landlock ABI 6, Linux 6.12)")
+	}
+	if h.Info.BPF && !h.Info.UnixHooks {
+		out = append(out, "unix sockets: connects are not recorded (Linux 6.7)")
+	}
+	for i := range view {
+		if outer := holder(view, view[i].At); view[i].Access == "ro" && !view[i].system && outer != nil && outer.Access == "rw" {
+			out = append(out, view[i].At+": read-only by its mount alone (Landlock's rule for "+outer.At+" covers it)")
+		}
 	}
 	if !h.Info.BPF {
 		out = append(out, "network: network namespace only (no cgroup BPF)")

@@ -19,7 +19,7 @@ func fakeHost() *Host {
 		return Opened{Path: p, Stat: unix.Stat_t{Mode: unix.S_IFDIR | 0o755, Dev: 8, Ino: ino}}
 	}
 	return &Host{
-		Info:   HostInfo{Kernel: "6.18.0", Machine: "x86_64", Landlock: 9, BPF: true, CgroupMode: "unified", IPv6: true},
+		Info:   HostInfo{Kernel: "6.18.0", Machine: "x86_64", Landlock: 9, BPF: true, UnixHooks: true, CgroupMode: "unified", IPv6: true},
 		system: []Opened{entry("/usr", 2), entry("/etc/ssl/certs", 3)}, links: map[string]string{"/bin": "usr/bin", "/lib": "usr/lib"},
 		procReadOnly: []string{"/proc/sys"}, procMasked: []string{"/proc/kcore"}, bash: true,
 	}
@@ -188,11 +188,12 @@ func TestThin(t *testing.T) {
 		{8, true, []string{"unix sockets: "}},
 		{6, true, []string{"unix sockets: "}},
 		{5, true, []string{"unix sockets: ", "abstract unix sockets: "}},
-		{1, false, []string{"unix sockets: ", "abstract unix sockets: ", "network: "}},
-		{0, true, []string{"files: "}},
-		{0, false, []string{"files: ", "network: "}},
+		{4, true, []string{"devices: ", "unix sockets: ", "abstract unix sockets: "}},
+		{1, false, []string{"devices: ", "unix sockets: ", "abstract unix sockets: ", "network: "}},
+		{0, true, []string{"files: ", "unix sockets: ", "abstract unix sockets: "}},
+		{0, false, []string{"files: ", "unix sockets: ", "abstract unix sockets: ", "network: "}},
 	} {
-		got := thin(&Host{Info: HostInfo{Landlock: c.abi, BPF: c.bpf}})
+		got := thin(&Host{Info: HostInfo{Landlock: c.abi, BPF: c.bpf, UnixHooks: true}}, nil)
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("ABI %d, BPF %v: %q, want %q", c.abi, c.bpf, got, c.want)
 		}

@@ -180,7 +180,7 @@ var (
 
 func (b *builder) proc() {
 	b.Call("proc", "mount proc hidepid=2", unix.SYS_MOUNT, b.String("proc"), b.String("/proc"), b.String("proc"),
-		initproc.Value(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), b.String("hidepid=2"))
+		initproc.Value(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), b.String(fmt.Sprintf("hidepid=2,gid=%d", GuardianUID))) // by default group 0 sees all
 	empty := b.String("")
 	attr := make([]byte, 32) // struct mount_attr
 	binary.LittleEndian.PutUint64(attr, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)

@@ -178,10 +178,10 @@ func TestCanaryProbes(t *testing.T) {
 		change func(*Plan)
 		layers string // of the probes in order
 	}{
-		{"all", nil, "landlock seccomp seccomp seccomp seccomp bpf bpf mount mount capabilities identity identity"},
-		{"no Landlock", func(p *Plan) { p.LandlockABI = 0 }, "seccomp seccomp seccomp seccomp bpf bpf mount mount capabilities identity identity"},
-		{"no IPv6", func(p *Plan) { p.IPv6 = false }, "landlock seccomp seccomp seccomp seccomp bpf mount mount capabilities identity identity"},
-		{"no BPF", func(p *Plan) { p.NetBPF = false }, "landlock seccomp seccomp seccomp seccomp netns netns mount mount capabilities identity identity"},
+		{"all", nil, "landlock seccomp seccomp seccomp seccomp seccomp bpf bpf mount mount capabilities identity identity"},
+		{"no Landlock", func(p *Plan) { p.LandlockABI = 0 }, "seccomp seccomp seccomp seccomp seccomp bpf bpf mount mount capabilities identity identity"},
+		{"no IPv6", func(p *Plan) { p.IPv6 = false }, "landlock seccomp seccomp seccomp seccomp seccomp bpf mount mount capabilities identity identity"},
+		{"no BPF", func(p *Plan) { p.NetBPF = false }, "landlock seccomp seccomp seccomp seccomp seccomp netns netns mount mount capabilities identity identity"},
 		{"off", func(p *Plan) { p.Seams = []string{"canary"} }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func (s *uidSlot) userns(dir string) (*os.File, error) {
 	if f, err := openNS(pin); err == nil {
 		return f, nil
 	}
-	f, err := initproc.NewUserNS(idMap(s.uid()))
+	f, err := initproc.NewUserNS(idMap(s.uid()), filepath.Join(filepath.Dir(dir), "init"))
 	if err != nil {
 		return nil, fmt.Errorf("user namespace for idmapped mounts: %w", err)
 	}

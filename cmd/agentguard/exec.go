@@ -149,9 +149,9 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 		return nil, nil, err
 	}
 	// The launch must not die by a reader that went away, nor leave a run behind
-	// when it is told to end. Reading the terminal from the background must not
-	// stop us: nobody would keep the limits of the run.
-	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU)
+	// when it is told to end. Neither Ctrl-Z nor reading the terminal from the
+	// background may stop us: nobody would keep the limits of the run.
+	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
 	r, err := supervisor.Prepare(supervisor.Config{

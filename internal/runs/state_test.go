@@ -67,9 +67,9 @@ func TestDefaultPath(t *testing.T) {
 }
 
 func TestOpenStateCreates(t *testing.T) {
+	dir := filepath.Join(base(t), "a/b/./c//state")
 	old := unix.Umask(0)
 	defer unix.Umask(old)
-	dir := filepath.Join(base(t), "a/b/./c//state")
 	for range 2 {
 		s, err := OpenState(dir, os.Geteuid())
 		if err != nil {

@@ -195,7 +195,7 @@ func TestWaitAfterACommandKilledBySignal(t *testing.T) {
 
 func TestUserNSMapsRoot(t *testing.T) {
 	const uid = 0x70000001
-	f, err := NewUserNS([]IDMap{{0, uid, 1}, {1, 1, uid - 1}, {uid + 1, uid + 1, 1<<32 - 2 - uid}})
+	f, err := NewUserNS([]IDMap{{0, uid, 1}, {1, 1, uid - 1}, {uid + 1, uid + 1, 1<<32 - 2 - uid}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,8 @@ type IDMap struct{ Inside, Outside, Size int }
 // NewUserNS makes a user namespace with the same map for users and groups and
 // returns its nsfs descriptor. The init program serves as its first process:
 // it waits for a plan that never comes and leaves when its sockets close.
-func NewUserNS(m []IDMap) (*os.File, error) {
+// fallback is as Config.FallbackExe.
+func NewUserNS(m []IDMap, fallback string) (*os.File, error) {
 	ctl, theirCtl, err := socketpair("control")
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func NewUserNS(m []IDMap) (*os.File, error) {
 		return nil, errors.Join(err, theirCtl.Close())
 	}
 	defer life.Close()
-	exe, err := openProgram("")
+	exe, err := openProgram(fallback)
 	if err != nil {
 		return nil, errors.Join(err, theirCtl.Close(), theirLife.Close())
 	}

@@ -255,19 +255,22 @@ static void tell(u32 kind, s32 value, u64 a, u64 b, int passfd) {
 
 // reap collects every dead child. When the command is among them its status is
 // reported and PID 1 leaves: the kernel then kills whatever it left behind.
-static void reap(s32 command_pid) {
-	for (;;) {
+// It returns whether there may be more: a flood of orphans must not keep PID 1
+// from looking at its lifeline.
+static int reap(s32 command_pid) {
+	for (int i = 0; i < 64; i++) {
 		s32 status = 0;
 		struct rusage ru;
 		s64 pid = call6(NR_wait4, -1, (u64)&status, 1 /* WNOHANG */, (u64)&ru, 0, 0);
 		if (pid <= 0)
-			return;
+			return 0;
 		if (pid == command_pid) {
 			tell(MSG_EXIT, status, ru.utime[0] * 1000000 + ru.utime[1],
 			     ru.stime[0] * 1000000 + ru.stime[1], -1);
 			quit(0);
 		}
 	}
+	return 1;
 }
 
 static __attribute__((noreturn)) void guardian(s32 pid, s32 pidfd) {
@@ -290,8 +293,8 @@ static __attribute__((noreturn)) void guardian(s32 pid, s32 pidfd) {
 	for (;;) {
 		u8 drain[128];
 		struct pollfd p[2] = { { 5, 0x2001 /* POLLIN | POLLRDHUP */, 0 }, { sfd, 1, 0 } };
-		reap(pid);
-		call6(NR_ppoll, (u64)p, 2, 0, 0, 8, 0);
+		s64 now[2] = { 0, 0 };
+		call6(NR_ppoll, (u64)p, 2, reap(pid) ? (u64)now : 0, 0, 8, 0);
 		if (p[0].revents)
 			quit(1); // the supervisor is gone, or says something that no protocol has
 		while (call(NR_read, sfd, (u64)drain, sizeof(drain)) > 0)
