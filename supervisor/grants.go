@@ -16,8 +16,10 @@ import (
 // grants are the host paths that a policy names, held by descriptor.
 type grants struct {
 	entries []Entry
-	owner   *Opened // of the identity: the workspace, else the first writable mount
-	dir     string  // where the command starts, inside
+	owner   *Opened      // of the identity: the workspace, else the first writable mount
+	dir     string       // where the command starts, inside
+	sockets []hostSocket // found in the grants
+	walked  bool         // all of the grants was searched for them
 }
 
 // openGrants opens everything that the policy grants with the caller's ids.
@@ -38,6 +40,9 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 		errs = append(errs, g.pin())
 		return nil
 	})
+	if errors.Join(errs...) == nil && err == nil {
+		g.sockets, g.walked = walkSockets(g.entries)
+	}
 	return g, errors.Join(append(errs, err)...)
 }
 

@@ -116,7 +116,7 @@ func newPlan(in planInput) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	masks, err := maskSockets(view, h.sockets)
+	masks, err := maskSockets(view, append(slices.Clip(h.sockets), in.grants.sockets...))
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +141,9 @@ func newPlan(in planInput) (*Plan, error) {
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)
 	plan.Thin = thin(h, view)
+	if !in.grants.walked {
+		plan.Thin = append(plan.Thin, "unix sockets: the grants are too large to be searched; only sockets with a name in /proc/net/unix are masked")
+	}
 	if plan.Gaps, err = gaps(p, h); err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func fakeInput(p *policy.Policy) planInput {
 	ws := grant("/srv/ws rw")
 	ws.open = &Opened{Path: "/srv/ws", Stat: unix.Stat_t{Mode: unix.S_IFDIR | 0o755}}
 	return planInput{
-		policy: p, host: fakeHost(), grants: &grants{entries: []Entry{ws}, dir: "/srv/ws"}, argv: []string{"make", "test"},
+		policy: p, host: fakeHost(), grants: &grants{walked: true, entries: []Entry{ws}, dir: "/srv/ws"}, argv: []string{"make", "test"},
 		identity: Identity{UID: ownUIDBase, GID: ownUIDBase, Own: true}, environ: []string{"PATH=/usr/bin:/bin:/root/bin", "LANG=C"}, filter: []byte("filter"),
 	}
 }

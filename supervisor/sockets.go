@@ -19,7 +19,9 @@ const maxMasks = 128
 
 // hostSocket is a pathname unix socket of the host, found where it really lies.
 type hostSocket struct {
-	path string   // canonical
+	path string // canonical
+	in   devIno // the grant that a walk found it in, and where below; else empty
+	rel  string
 	dirs []devIno // of each directory from the root down to the socket's own
 }
 
@@ -47,7 +49,7 @@ func hostSockets() ([]hostSocket, error) {
 			continue // bound in another mount namespace, or gone
 		}
 		if dirs := chain(path.Dir(real), known); dirs != nil {
-			out = append(out, hostSocket{real, dirs})
+			out = append(out, hostSocket{path: real, dirs: dirs})
 		}
 	}
 	return out, nil
@@ -66,6 +68,55 @@ func parseSockets(r io.Reader) ([]string, error) {
 		out = append(out, name)
 	}
 	return out, s.Err()
+}
+
+// walkBudget bounds the directory entries that are looked at for sockets in the
+// grants of one run: a few milliseconds. It covers ordinary projects, and with
+// them what /proc/net/unix cannot tell: renamed and hard-linked sockets, those
+// of other network namespaces. Larger trees have the names in /proc/net/unix
+// only, and the plan says so.
+const walkBudget = 20000
+
+// walkSockets looks for sockets in granted directories. It reports whether it
+// has seen all of them.
+func walkSockets(entries []Entry) (found []hostSocket, all bool) {
+	left := walkBudget
+	for i := range entries {
+		e := &entries[i]
+		if e.Op != "bind" || !e.open.Dir() || e.pinned != "" {
+			continue
+		}
+		id := devIno{e.Dev, e.Ino}
+		walkDir(int(e.open.File.Fd()), ".", "", &left, func(rel string) {
+			found = append(found, hostSocket{path: path.Join(e.From, rel), in: id, rel: rel})
+		})
+	}
+	return found, left > 0
+}
+
+// walkDir visits the directory name in dir, depth first, without following links.
+func walkDir(dir int, name, rel string, left *int, socket func(rel string)) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // gone, or not a directory any more
+	}
+	f := os.NewFile(uintptr(fd), rel)
+	defer f.Close()
+	for *left > 0 {
+		list, err := f.ReadDir(256)
+		for _, e := range list {
+			*left--
+			switch at := path.Join(rel, e.Name()); {
+			case e.Type()&os.ModeSocket != 0:
+				socket(at)
+			case e.IsDir() && *left > 0:
+				walkDir(fd, e.Name(), at, left, socket)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
 // socketName is the eighth column of a line, which may hold spaces: Num RefCount
@@ -137,6 +188,12 @@ func chain(dir string, known map[string][]devIno) []devIno {
 
 // below returns where the socket lies below the directory g, or "".
 func (s *hostSocket) below(g devIno) string {
+	if s.rel != "" {
+		if s.in == g {
+			return s.rel
+		}
+		return ""
+	}
 	at := slices.Index(s.dirs, g)
 	if at < 0 {
 		return ""
@@ -149,6 +206,7 @@ func (s *hostSocket) below(g devIno) string {
 // masked cannot be connected to: an empty file lies over it.
 func maskSockets(view []Entry, sockets []hostSocket) ([]Entry, error) {
 	var masks []Entry
+	seen := map[string]bool{}
 	for i := range view {
 		g := &view[i]
 		if g.Op != "bind" || g.system || !g.open.Dir() {
@@ -160,9 +218,10 @@ func maskSockets(view []Entry, sockets []hostSocket) ([]Entry, error) {
 				continue
 			}
 			at := path.Join(g.At, rel)
-			if holder(view, at) != g {
-				continue // another mount lies over it
+			if holder(view, at) != g || seen[at] {
+				continue // another mount lies over it, or it is known by another name
 			}
+			seen[at] = true
 			masks = append(masks, Entry{Op: "mask", At: at, From: sockets[k].path, Clause: g.Clause, Source: g.Source, open: g.open, system: true})
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/policy"
 )
 
 func TestParseSockets(t *testing.T) {
@@ -127,5 +129,26 @@ func TestHostSocketsByAnyName(t *testing.T) {
 		if !slices.ContainsFunc(list, func(s hostSocket) bool { return s.path == base+"/real/"+want }) {
 			t.Errorf("%s is not seen", want)
 		}
+	}
+}
+
+// The walk finds what /proc/net/unix does not tell: renamed and linked sockets.
+func TestWalkSockets(t *testing.T) {
+	base := publicDir(t)
+	must(t, os.MkdirAll(base+"/ws/a/b", 0o755))
+	l, err := net.Listen("unix", base+"/ws/a/first.sock")
+	must(t, err)
+	defer l.Close()
+	must(t, os.Link(base+"/ws/a/first.sock", base+"/ws/a/b/linked.sock"), os.Rename(base+"/ws/a/first.sock", base+"/ws/moved\nsock"))
+	g, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(base+"/ws", 1)}}, Caller{UID: os.Getuid()})
+	must(t, err)
+	defer g.entries[0].open.File.Close()
+	var rel []string
+	for _, s := range g.sockets {
+		rel = append(rel, s.rel)
+	}
+	slices.Sort(rel)
+	if want := []string{"a/b/linked.sock", "moved\nsock"}; !slices.Equal(rel, want) || !g.walked {
+		t.Errorf("%q, all %v, want %q", rel, g.walked, want)
 	}
 }
