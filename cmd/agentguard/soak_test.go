@@ -20,6 +20,9 @@ import (
 
 // soakRuns is how many runs follow each other; CI asks for 1000.
 func soakRuns(t *testing.T) int {
+	if testing.Short() { // the race detector watches the test, not the program
+		return 20
+	}
 	n, err := strconv.Atoi(cmpOr(os.Getenv("AGENTGUARD_TEST_RUNS"), "200"))
 	if err != nil {
 		t.Fatal(err)
