@@ -14,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // host is the context of every golden file.
-var host = Context{MemTotal: 8 << 30, Cwd: "/work/here"}
+var host = Context{MemTotal: 8 << 30, Cwd: "/srv/here"}
 
 // load parses a file as if it lay in /policies and merges it over the defaults.
 func load(name string, src []byte) (*Policy, error) {

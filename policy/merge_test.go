@@ -143,13 +143,13 @@ func TestWorkspaceIsEnumerated(t *testing.T) {
 		files []*File
 		want  string
 	}{
-		{"no file", nil, "/work/here"},
-		{"the host's policy alone", []*File{silent(HostFile)}, "/work/here"},
+		{"no file", nil, "/srv/here"},
+		{"the host's policy alone", []*File{silent(HostFile)}, "/srv/here"},
 		{"a file without the key", []*File{silent("/p/a")}, ""},
-		{"an empty workspace mapping", []*File{mustParse(t, "/p/a", "  filesystem: {workspace: {}}\n")}, "/work/here"},
-		{"a mode is a workspace key", []*File{mode("/p/a")}, "/work/here"},
-		{"in either order", []*File{silent("/p/b"), mode("/p/a")}, "/work/here"},
-		{"in either order", []*File{mode("/p/a"), silent("/p/b")}, "/work/here"},
+		{"an empty workspace mapping", []*File{mustParse(t, "/p/a", "  filesystem: {workspace: {}}\n")}, "/srv/here"},
+		{"a mode is a workspace key", []*File{mode("/p/a")}, "/srv/here"},
+		{"in either order", []*File{silent("/p/b"), mode("/p/a")}, "/srv/here"},
+		{"in either order", []*File{mode("/p/a"), silent("/p/b")}, "/srv/here"},
 		{"the host's mode names nothing", []*File{mode(HostFile), silent("/p/a")}, ""},
 		{"a path", []*File{path("/p/a")}, "/p/w"},
 		{"a path, then silence", []*File{path("/p/a"), silent("/q/b")}, "/p/w"},

@@ -81,7 +81,7 @@ func TestShow(t *testing.T) {
 	s.add(&Event{Kind: KindCanary, Phase: PhaseEnvelope, Proc: sh, Probe: "open", Verdict: VerdictDeny, Errno: 13, Layer: LayerLandlock})
 	s.add(&Event{Kind: KindExec, Proc: sh, Path: []byte("/bin/sh"), Argv: args("sh", "-c", "make test; ./evil")})
 	s.add(&Event{Kind: KindFork, Proc: sh, Child: proc(4243, 0)})
-	s.add(&Event{Kind: KindExec, Proc: evil, Path: []byte("/work/a\nb"), Argv: args("/sbin/init", "\x1b[2J\x1b]0;title\a", "\u202egpj.exe", "\xff", "")})
+	s.add(&Event{Kind: KindExec, Proc: evil, Path: []byte("/srv/a\nb"), Argv: args("/sbin/init", "\x1b[2J\x1b]0;title\a", "\u202egpj.exe", "\xff", "")})
 	s.add(&Event{Kind: KindExecFail, Proc: evil, Path: []byte("/usr/local/bin/ls"), Errno: 2, Syscall: "execve", SyscallNr: 59})
 	s.add(&Event{Kind: KindExec, Proc: evil, Path: []byte("/bin/ls"), Argv: args("ls"), Argc: 7, ArgvLen: 900_000})
 	s.add(&Event{Kind: KindFork, Proc: evil, Child: Proc{Pid: 4243, Tid: 4244, Start: 4243e6}})
