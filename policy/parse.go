@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,16 +58,26 @@ func readBounded(path string) ([]byte, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, fmt.Errorf("policy: %w", err)
+			return nil, fmt.Errorf("policy %s: %w", printable(path), cause(err))
 		}
 		defer func() { _ = f.Close() }() // read only: nothing to lose
 		r = f
 	}
 	src, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return nil, fmt.Errorf("policy %s: %w", printable(path), cause(err))
 	}
 	return src, nil
+}
+
+// cause takes the path out of an error: a caller chose it, and it is printed
+// quoted.
+func cause(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 // Parse reads a policy. name is the path for error messages, and its directory

@@ -80,13 +80,17 @@ func filesAndOurs(p *Plan) int64 {
 	if p.Limits.Files < 0 {
 		return -1
 	}
-	ours := int64(2 + len(scratchDirs))
+	places := map[string]bool{}
 	for i := range p.View {
-		if h := holder(p.View, p.View[i].At); h != nil && h.Op == "scratch" {
-			ours += int64(strings.Count(p.View[i].At, "/"))
+		h := holder(p.View, p.View[i].At)
+		if h == nil || h.Op != "scratch" {
+			continue
+		}
+		for at := p.View[i].At; at != h.At; at = path.Dir(at) {
+			places[at] = true
 		}
 	}
-	return p.Limits.Files + ours
+	return p.Limits.Files + int64(2+len(scratchDirs)+len(places))
 }
 
 // place makes one entry: an object in the root, or a detached mount and the

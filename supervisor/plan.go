@@ -199,7 +199,9 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	add("RLIMIT_RTPRIO", unix.RLIMIT_RTPRIO, 0)
 	add("RLIMIT_NICE", unix.RLIMIT_NICE, 0)
 	if p.Identity.Own { // counts every task of the uid on the host, so only where the uid is the run's own
-		add("RLIMIT_NPROC", unix.RLIMIT_NPROC, p.Limits.Tasks)
+		if n := p.Limits.Tasks; n >= 0 { // a little above pids.max, which counts its refusals and says so
+			add("RLIMIT_NPROC", unix.RLIMIT_NPROC, n+16)
+		}
 	}
 }
 

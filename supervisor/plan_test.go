@@ -155,7 +155,7 @@ func TestPlanRlimits(t *testing.T) {
 		want  map[string]uint64
 	}{
 		{false, nil, map[string]uint64{"RLIMIT_NOFILE": 4096}},
-		{true, nil, map[string]uint64{"RLIMIT_NOFILE": 4096, "RLIMIT_NPROC": 512}},
+		{true, nil, map[string]uint64{"RLIMIT_NOFILE": 4096, "RLIMIT_NPROC": 528}},
 		{true, []string{"pids=none"}, map[string]uint64{"RLIMIT_NOFILE": 4096}},
 		{false, []string{"file-size=1M"}, map[string]uint64{"RLIMIT_NOFILE": 4096, "RLIMIT_FSIZE": 1 << 20}},
 	} {
