@@ -35,7 +35,7 @@ const (
 
 // decode fills e from one line without its newline.
 func (d *decoder) decode(src []byte, e *Event) error {
-	*e = Event{Argv: e.Argv[:0], Counts: e.Counts[:0], Findings: e.Findings[:0]}
+	*e = Event{Argv: e.Argv[:0], Env: e.Env[:0], Counts: e.Counts[:0], Findings: e.Findings[:0]}
 	d.src, d.pos, d.arena = src, 0, d.arena[:0]
 	if !d.eat('{') {
 		return errNotObject
@@ -99,6 +99,9 @@ func (e *Event) complete() error {
 		if p.Pid == 0 {
 			*p = Proc{}
 		}
+	}
+	if e.CPUSeq == 0 {
+		e.CPU = 0
 	}
 	if e.Loss.Class == "" {
 		e.Loss = Loss{}

@@ -12,9 +12,10 @@ import (
 const (
 	MaxPath = 64 << 10  // bytes of one path or name; Linux paths end at 4096
 	MaxArgv = 256 << 10 // bytes of all arguments
+	MaxEnv  = 64 << 10  // bytes of all names of the environment
 	// MaxLine bounds an encoded record: every byte may become \uXXXX and be
 	// repeated in base64. The Reader refuses longer lines.
-	MaxLine = 4 << 20
+	MaxLine = 8 << 20
 )
 
 // line builds one record. A value of zero is left out, the rules that differ are
@@ -33,10 +34,15 @@ func (l *line) appendEvent(e *Event) {
 	l.b = append(l.b, '"')
 	l.text(`,"kind":`, string(e.Kind))
 	l.text(`,"phase":`, string(e.Phase))
+	if e.CPUSeq != 0 {
+		l.number(`,"cpu":`, uint64(e.CPU))
+		l.number(`,"cpu_seq":`, e.CPUSeq)
+	}
 	l.who(e)
 	l.call(e)
 	l.file(e)
 	l.argv(e)
+	l.env(e)
 	l.net(e)
 	l.limit(e)
 	l.verdict(e)
@@ -94,10 +100,13 @@ func (l *line) call(e *Event) {
 func (l *line) file(e *Event) {
 	l.bytes(`,"path":`, `,"path_b64":`, `,"path_len":`, e.Path, e.PathLen)
 	l.text(`,"path_source":`, string(e.PathSource))
+	l.bytes(`,"path_given":`, `,"path_given_b64":`, ``, e.PathGiven, 0)
 	l.bytes(`,"to":`, `,"to_b64":`, `,"to_len":`, e.To, e.ToLen)
-	l.flag(`,"truncated":true`, e.PathLen != 0 || e.ToLen != 0 || len(e.Path) > MaxPath || len(e.To) > MaxPath)
+	l.bytes(`,"to_given":`, `,"to_given_b64":`, ``, e.ToGiven, 0)
+	l.flag(`,"truncated":true`, e.cut())
 	l.text(`,"access":`, e.Access)
 	l.uint(`,"flags":`, e.Flags)
+	l.uint(`,"resolve":`, e.Resolve)
 	if e.Mode != 0 {
 		l.b = append(strconv.AppendUint(append(l.b, `,"mode":"0`...), uint64(e.Mode), 8), '"')
 	}
@@ -106,29 +115,26 @@ func (l *line) file(e *Event) {
 		l.b = append(strconv.AppendUint(append(l.b, ':'), uint64(e.DevMinor), 10), '"')
 	}
 	l.uint(`,"ino":`, e.Ino)
+	if e.FD != 0 || e.Kind == KindInherit {
+		l.int(`,"fd":`, int64(e.FD))
+	}
+	l.flag(`,"memfd":true`, e.Memfd)
+	l.flag(`,"deleted":true`, e.Deleted)
 	l.bytes(`,"name":`, `,"name_b64":`, `,"name_len":`, e.Name, e.NameLen)
 }
 
-// argv writes the argument list, and the exact bytes of those arguments that
-// are not UTF-8 at the same index of argv_b64. An empty list is written for an
-// exec, since a program can be started with none.
+// cut reports whether a path is not here whole.
+func (e *Event) cut() bool {
+	return e.PathLen != 0 || e.ToLen != 0 ||
+		max(len(e.Path), len(e.To), len(e.PathGiven), len(e.ToGiven)) > MaxPath
+}
+
+// argv writes the argument list. An empty one is written for an exec, since a
+// program can be started with none.
 func (l *line) argv(e *Event) {
-	kept, full := fit(e.Argv)
+	kept, full := fit(e.Argv, MaxArgv)
 	if len(kept) > 0 || e.Kind == KindExec {
-		l.b = append(l.b, `,"argv":[`...)
-		valid := true
-		for i, a := range kept {
-			if i > 0 {
-				l.b = append(l.b, ',')
-			}
-			var ok bool
-			l.b, ok = appendJSON(l.b, a)
-			valid = valid && ok
-		}
-		l.b = append(l.b, ']')
-		if !valid {
-			l.argvExact(kept)
-		}
+		l.list(`,"argv":[`, `,"argv_b64":[`, kept)
 	}
 	cut := e.ArgvLen
 	if cut == 0 && len(kept) < len(e.Argv) {
@@ -143,9 +149,40 @@ func (l *line) argv(e *Event) {
 	l.flag(`,"argv_truncated":true`, cut != 0)
 }
 
-func (l *line) argvExact(args [][]byte) {
-	l.b = append(l.b, `,"argv_b64":[`...)
-	for i, a := range args {
+func (l *line) env(e *Event) {
+	kept, full := fit(e.Env, MaxEnv)
+	if len(kept) > 0 {
+		l.list(`,"env":[`, `,"env_b64":[`, kept)
+	}
+	cut := e.EnvLen
+	if cut == 0 && len(kept) < len(e.Env) {
+		cut = full
+	}
+	l.uint(`,"env_len":`, cut)
+	l.flag(`,"env_truncated":true`, cut != 0)
+	l.bytes(`,"script":`, `,"script_b64":`, ``, e.Script, 0)
+	l.bytes(`,"interp":`, `,"interp_b64":`, ``, e.Interp, 0)
+}
+
+// list writes texts, and the exact bytes of those that are not UTF-8 at the
+// same index of a second list.
+func (l *line) list(key, keyB64 string, items [][]byte) {
+	l.b = append(l.b, key...)
+	valid := true
+	for i, a := range items {
+		if i > 0 {
+			l.b = append(l.b, ',')
+		}
+		var ok bool
+		l.b, ok = appendJSON(l.b, a)
+		valid = valid && ok
+	}
+	l.b = append(l.b, ']')
+	if valid {
+		return
+	}
+	l.b = append(l.b, keyB64...)
+	for i, a := range items {
 		if i > 0 {
 			l.b = append(l.b, ',')
 		}
@@ -158,12 +195,11 @@ func (l *line) argvExact(args [][]byte) {
 	l.b = append(l.b, ']')
 }
 
-// fit returns the leading arguments that a record has room for, and the bytes
-// of all of them. An argument counts 8 bytes more than it holds, so that many
-// empty ones are bounded too.
-func fit(args [][]byte) (kept [][]byte, full uint64) {
+// fit returns the leading texts that a record has room for, and the bytes of
+// all of them. A text counts 8 bytes more than it holds, so that many empty
+// ones are bounded too.
+func fit(args [][]byte, room int) (kept [][]byte, full uint64) {
 	kept = args
-	room := MaxArgv
 	for i, a := range args {
 		full += uint64(len(a))
 		if room -= len(a) + 8; room < 0 && len(kept) > i {
@@ -222,6 +258,7 @@ func (l *line) output(e *Event) {
 	l.text(`,"stream":`, e.Stream)
 	l.uint(`,"kept":`, e.Kept)
 	l.text(`,"sha256":`, e.SHA256)
+	l.text(`,"hash_state":`, e.HashState)
 }
 
 func (l *line) loss(s *Loss) {
@@ -235,7 +272,7 @@ func (l *line) loss(s *Loss) {
 	l.number(`,"after_seq":`, s.AfterSeq)
 	l.uint(`,"before_seq":`, s.BeforeSeq)
 	if s.CPU >= 0 {
-		l.number(`,"cpu":`, uint64(s.CPU))
+		l.number(`,"lost_cpu":`, uint64(s.CPU))
 	}
 }
 

@@ -37,6 +37,9 @@ const (
 	KindChown      Kind = "chown"       //
 	KindSetxattr   Kind = "setxattr"    // setxattr and removexattr; Name is the attribute
 	KindMmapExec   Kind = "mmap_exec"   // executable mapping of a file
+	KindMmapWrite  Kind = "mmap_write"  // shared writable mapping of a file: it may change without a call
+	KindCode       Kind = "code"        // a file whose content was executed, by its digest
+	KindInherit    Kind = "inherit"     // a descriptor that the command was started with
 	KindConnect    Kind = "connect"     //
 	KindBind       Kind = "bind"        //
 	KindListen     Kind = "listen"      //
@@ -57,7 +60,7 @@ const (
 var kinds = [...]Kind{
 	KindStart, KindExec, KindExecFail, KindFork, KindExit, KindOpen, KindCreate, KindUnlink,
 	KindRename, KindLink, KindMkdir, KindTruncate, KindChmod, KindChown, KindSetxattr,
-	KindMmapExec, KindConnect, KindBind, KindListen, KindSend, KindDNS, KindSocket,
+	KindMmapExec, KindMmapWrite, KindCode, KindInherit, KindConnect, KindBind, KindListen, KindSend, KindDNS, KindSocket,
 	KindSignal, KindCgroupMove, KindLimit, KindDeny, KindLoss, KindCanary, KindOutput,
 	KindSummary,
 }
@@ -66,7 +69,7 @@ var kinds = [...]Kind{
 // record has room for.
 func (k Kind) bulk() bool {
 	switch k {
-	case KindOpen, KindCreate, KindMmapExec, KindTruncate, KindChmod, KindChown,
+	case KindOpen, KindCreate, KindMmapExec, KindMmapWrite, KindTruncate, KindChmod, KindChown,
 		KindSetxattr, KindUnlink, KindRename, KindLink, KindMkdir, KindSend:
 		return true
 	}
@@ -189,6 +192,11 @@ type Event struct {
 	Kind  Kind
 	Phase Phase
 
+	// CPU and CPUSeq say which record of the kernel's this one was made of:
+	// 1, 2, 3 ... per run and CPU. CPUSeq 0: of none, and CPU means nothing.
+	CPU    uint32
+	CPUSeq uint64
+
 	Proc   Proc   // who
 	Comm   []byte // task name: chosen by the task, proves nothing
 	Child  Proc   // fork: the new task
@@ -203,20 +211,31 @@ type Event struct {
 	Path       []byte
 	PathSource PathSource
 	PathLen    uint32 // full length in bytes when Path is cut, else 0
+	PathGiven  []byte // as the command wrote it, when Path is not that
 	To         []byte // second path of rename and link
 	ToLen      uint32 // as PathLen
+	ToGiven    []byte // as PathGiven
 	Access     string // "r", "w", "rw", "x" or "path"
 	Flags      uint64 // raw flags of the call
+	Resolve    uint64 // resolve flags of openat2
 	Mode       uint32 // permission bits asked for or set
 	DevMajor   uint32
 	DevMinor   uint32
 	Ino        uint64
+	FD         int32  // inherit: the descriptor, always written
+	Memfd      bool   // the file is anonymous memory (memfd_create)
+	Deleted    bool   // the file has no name any more
 	Name       []byte // name asked for (dns), attribute (setxattr)
 	NameLen    uint32 // as PathLen
 
 	Argv    [][]byte
 	Argc    uint32 // number of arguments given; 0 means len(Argv)
 	ArgvLen uint64 // bytes of all arguments without the NULs when Argv is cut, else 0
+
+	Env    [][]byte // exec: names of the environment, never values
+	EnvLen uint64   // bytes of the whole environment when Env is cut, else 0
+	Script []byte   // exec: the script, when Path is its interpreter
+	Interp []byte   // exec: the interpreter that the script names
 
 	Family string // "inet", "inet6", "unix", "netlink", "packet", ...
 	Proto  string // "tcp", "udp", ...
@@ -246,7 +265,10 @@ type Event struct {
 
 	Stream string // "stdout" or "stderr"
 	Kept   uint64 // bytes of the stream that the record keeps
-	SHA256 string // lower-case hex
+	SHA256 string // lower-case hex: of the stream, or of the content that was executed
+	// HashState says what SHA256 is worth: "ok", "too_big", "raced", "memfd",
+	// "fuse", "limit" or "error".
+	HashState string
 
 	Loss Loss
 

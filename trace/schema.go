@@ -16,6 +16,8 @@ var schema = []field{
 	{"wall", func(d *decoder, e *Event) (err error) { e.Wall, err = d.wall(); return err }},
 	{"kind", word(func(e *Event) *Kind { return &e.Kind })},
 	{"phase", word(func(e *Event) *Phase { return &e.Phase })},
+	{"cpu", number32(func(e *Event) *uint32 { return &e.CPU })},
+	{"cpu_seq", number64(func(e *Event) *uint64 { return &e.CPUSeq })},
 
 	{"proc", func(d *decoder, e *Event) error { return d.procID(&e.Proc) }},
 	{"pid", parsePid},
@@ -43,24 +45,40 @@ var schema = []field{
 	{"path_b64", exact(func(e *Event) *[]byte { return &e.Path })},
 	{"path_len", number32(func(e *Event) *uint32 { return &e.PathLen })},
 	{"path_source", word(func(e *Event) *PathSource { return &e.PathSource })},
+	{"path_given", raw(func(e *Event) *[]byte { return &e.PathGiven })},
+	{"path_given_b64", exact(func(e *Event) *[]byte { return &e.PathGiven })},
 	{"to", raw(func(e *Event) *[]byte { return &e.To })},
 	{"to_b64", exact(func(e *Event) *[]byte { return &e.To })},
 	{"to_len", number32(func(e *Event) *uint32 { return &e.ToLen })},
+	{"to_given", raw(func(e *Event) *[]byte { return &e.ToGiven })},
+	{"to_given_b64", exact(func(e *Event) *[]byte { return &e.ToGiven })},
 	{"truncated", func(d *decoder, _ *Event) error { return d.isTrue() }},
 	{"access", word(func(e *Event) *string { return &e.Access })},
 	{"flags", number64(func(e *Event) *uint64 { return &e.Flags })},
+	{"resolve", number64(func(e *Event) *uint64 { return &e.Resolve })},
 	{"mode", parseMode},
 	{"dev", parseDev},
 	{"ino", number64(func(e *Event) *uint64 { return &e.Ino })},
+	{"fd", signed32(func(e *Event) *int32 { return &e.FD })},
+	{"memfd", truth(func(e *Event) *bool { return &e.Memfd })},
+	{"deleted", truth(func(e *Event) *bool { return &e.Deleted })},
 	{"name", raw(func(e *Event) *[]byte { return &e.Name })},
 	{"name_b64", exact(func(e *Event) *[]byte { return &e.Name })},
 	{"name_len", number32(func(e *Event) *uint32 { return &e.NameLen })},
 
-	{"argv", parseArgv},
-	{"argv_b64", parseArgvExact},
+	{"argv", texts(func(e *Event) *[][]byte { return &e.Argv })},
+	{"argv_b64", textsExact(func(e *Event) *[][]byte { return &e.Argv })},
 	{"argc", number32(func(e *Event) *uint32 { return &e.Argc })},
 	{"argv_len", number64(func(e *Event) *uint64 { return &e.ArgvLen })},
 	{"argv_truncated", func(d *decoder, _ *Event) error { return d.isTrue() }},
+	{"env", texts(func(e *Event) *[][]byte { return &e.Env })},
+	{"env_b64", textsExact(func(e *Event) *[][]byte { return &e.Env })},
+	{"env_len", number64(func(e *Event) *uint64 { return &e.EnvLen })},
+	{"env_truncated", func(d *decoder, _ *Event) error { return d.isTrue() }},
+	{"script", raw(func(e *Event) *[]byte { return &e.Script })},
+	{"script_b64", exact(func(e *Event) *[]byte { return &e.Script })},
+	{"interp", raw(func(e *Event) *[]byte { return &e.Interp })},
+	{"interp_b64", exact(func(e *Event) *[]byte { return &e.Interp })},
 
 	{"family", word(func(e *Event) *string { return &e.Family })},
 	{"proto", word(func(e *Event) *string { return &e.Proto })},
@@ -82,7 +100,7 @@ var schema = []field{
 
 	{"exit_code", signed32(func(e *Event) *int32 { return &e.ExitCode })},
 	{"signal", named(signalNames[:], "SIG", func(e *Event) *int32 { return &e.Signal })},
-	{"core", func(d *decoder, e *Event) error { e.Core = true; return d.isTrue() }},
+	{"core", truth(func(e *Event) *bool { return &e.Core })},
 	{"utime", number64(func(e *Event) *uint64 { return &e.UTime })},
 	{"stime", number64(func(e *Event) *uint64 { return &e.STime })},
 	{"maxrss", number64(func(e *Event) *uint64 { return &e.MaxRSS })},
@@ -91,6 +109,7 @@ var schema = []field{
 	{"stream", word(func(e *Event) *string { return &e.Stream })},
 	{"kept", number64(func(e *Event) *uint64 { return &e.Kept })},
 	{"sha256", word(func(e *Event) *string { return &e.SHA256 })},
+	{"hash_state", word(func(e *Event) *string { return &e.HashState })},
 
 	{"lost_class", parseLossClass},
 	{"lost_cause", word(func(e *Event) *string { return &e.Loss.Cause })},
@@ -98,7 +117,7 @@ var schema = []field{
 	{"lost_bytes", number64(func(e *Event) *uint64 { return &e.Loss.Bytes })},
 	{"after_seq", number64(func(e *Event) *uint64 { return &e.Loss.AfterSeq })},
 	{"before_seq", number64(func(e *Event) *uint64 { return &e.Loss.BeforeSeq })},
-	{"cpu", signed32(func(e *Event) *int32 { return &e.Loss.CPU })},
+	{"lost_cpu", signed32(func(e *Event) *int32 { return &e.Loss.CPU })},
 
 	{"run", word(func(e *Event) *string { return &e.Run })},
 	{"boot_id", word(func(e *Event) *string { return &e.BootID })},
@@ -134,6 +153,11 @@ func signed32(at func(*Event) *int32) parser {
 		*at(e) = int32(v)
 		return err
 	}
+}
+
+// truth is for fields that are written when true only.
+func truth(at func(*Event) *bool) parser {
+	return func(d *decoder, e *Event) error { *at(e) = true; return d.isTrue() }
 }
 
 func word[T ~string](at func(*Event) *T) parser {
@@ -245,25 +269,32 @@ func parseLossClass(d *decoder, e *Event) (err error) {
 	return err
 }
 
-func parseArgv(d *decoder, e *Event) error {
-	return d.list(func(int) error {
-		s, err := d.str()
-		e.Argv = append(e.Argv, s)
-		return err
-	})
+func texts(at func(*Event) *[][]byte) parser {
+	return func(d *decoder, e *Event) error {
+		list := at(e)
+		return d.list(func(int) error {
+			s, err := d.str()
+			*list = append(*list, s)
+			return err
+		})
+	}
 }
 
-func parseArgvExact(d *decoder, e *Event) error {
-	return d.list(func(i int) error {
-		s, err := d.base64()
-		if err == nil && i >= len(e.Argv) {
-			return errType
-		}
-		if len(s) > 0 {
-			e.Argv[i] = s
-		}
-		return err
-	})
+// textsExact replaces the readable form of the texts that are not UTF-8 by their bytes.
+func textsExact(at func(*Event) *[][]byte) parser {
+	return func(d *decoder, e *Event) error {
+		list := *at(e)
+		return d.list(func(i int) error {
+			s, err := d.base64()
+			if err == nil && i >= len(list) {
+				return errType
+			}
+			if len(s) > 0 {
+				list[i] = s
+			}
+			return err
+		})
+	}
 }
 
 func parseCounts(d *decoder, e *Event) error {

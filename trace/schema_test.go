@@ -187,7 +187,9 @@ func TestPresence(t *testing.T) {
 		{"port 0", Event{Kind: KindBind, Addr: netip.MustParseAddr("::1")}, `"addr":"::1","port":0}`},
 		{"zone is left out", Event{Kind: KindBind, Addr: netip.MustParseAddr("fe80::1%e\x1b")}, `"addr":"fe80::1","port":0}`},
 		{"loss", Event{Kind: KindLoss, Loss: Loss{Class: "bulk", Cause: "ring", CPU: -1}}, `"lost_class":"bulk","lost_cause":"ring","lost_count":0,"after_seq":0}`},
-		{"loss on CPU 0", Event{Kind: KindLoss, Loss: Loss{Class: "bulk"}}, `"cpu":0}`},
+		{"loss on CPU 0", Event{Kind: KindLoss, Loss: Loss{Class: "bulk"}}, `"lost_cpu":0}`},
+		{"kernel record on CPU 0", Event{Kind: KindOpen, CPUSeq: 7}, `"cpu":0,"cpu_seq":7}`},
+		{"descriptor 0", Event{Kind: KindInherit}, `"kind":"inherit","fd":0}`},
 		{"mode", Event{Kind: KindChmod, Mode: 0o644}, `"mode":"0644"}`},
 		{"unknown errno", Event{Kind: KindOpen, Errno: 4000}, `"errno":"E4000"}`},
 		{"real-time signal", Event{Kind: KindSignal, Signal: 40}, `"signal":"SIG40"}`},
@@ -242,6 +244,8 @@ func TestWorstCaseFits(t *testing.T) {
 	for _, c := range []string{"\x01", "\xff", "\u202e", "\U000e0001"} {
 		text := bytes.Repeat([]byte(c), MaxPath/len(c))
 		e := &Event{Seq: 1, Kind: KindExec, Path: text, To: text, Name: text, Comm: text}
+		e.PathGiven, e.ToGiven, e.Script, e.Interp = text, text, text, text
+		e.Env = [][]byte{text[:MaxEnv-8]}
 		for range 4 {
 			e.Argv = append(e.Argv, bytes.Repeat([]byte(c), (MaxArgv/4-8)/len(c)))
 		}
