@@ -55,12 +55,6 @@ func (g *gaps) runtime(p *Policy) {
 }
 
 func (g *gaps) filesystem(p *Policy) {
-	if p.Workspace.Mode == "cow" && p.Workspace.Path != "" {
-		g.add("filesystem.workspace.mode", p.Workspace.ModeSource, "copy-on-write is not built yet: changes cannot be staged", "--mode ro, or --mode rw to write in place")
-	}
-	if len(p.Cow) > 0 {
-		g.add("filesystem.cow_mounts", p.Cow[0].Source, "copy-on-write is not built yet: changes to a mount cannot be staged", "use read_only_mounts (--ro) or writable_mounts (--rw)")
-	}
 	if !p.Toolchains.Source.IsDefault() && p.Toolchains.Value == "auto" {
 		g.add("filesystem.toolchains", p.Toolchains.Source, "finding toolchains outside the system directories is not built yet", "remove toolchains, and name their directories with --ro")
 	}

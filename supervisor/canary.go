@@ -103,7 +103,7 @@ const canaryFile = "/agentguard-canary"
 // granted reports whether a grant, not the base, shows p.
 func granted(view []Entry, p string) bool {
 	for i := range view {
-		if e := &view[i]; e.Op == "bind" && !e.system && within(p, e.At) {
+		if e := &view[i]; e.shows() && !e.system && within(p, e.At) {
 			return true
 		}
 	}

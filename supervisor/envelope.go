@@ -133,6 +133,7 @@ func (r *Run) startRelays() error {
 		return err
 	}
 	got := r.materials()
+	r.keepUppers(got.m.mounts.takeUppers(r.plan.View))
 	r.closing.Go(func() { // the command runs: nobody needs these any more
 		if err := got.m.Close(); err != nil {
 			r.cfg.Log.Error().Err(err).Msg("mounts")

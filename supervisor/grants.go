@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,6 +32,9 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 		for _, m := range p.ReadOnly {
 			errs = append(errs, g.add(m, clauseReadOnly, "--ro", "ro"))
 		}
+		for _, m := range p.Cow {
+			errs = append(errs, g.add(m, clauseCow, "--cow", "cow"))
+		}
 		for _, m := range p.Writable {
 			errs = append(errs, g.add(m, clauseWritable, "--rw", "rw"))
 		}
@@ -47,12 +51,8 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 }
 
 func (g *grants) addWorkspace(w policy.Workspace) error {
-	access := "ro"
-	if w.Mode == "rw" {
-		access = "rw"
-	}
 	m := policy.Mount{Path: w.Path, At: w.Path, Source: w.Source}
-	if err := g.add(m, clauseWorkspace, "-w", access); err != nil {
+	if err := g.add(m, clauseWorkspace, "-w", cmp.Or(w.Mode, "ro")); err != nil {
 		return err
 	}
 	ws := &g.entries[len(g.entries)-1]
@@ -109,8 +109,12 @@ func (g *grants) pinDir(outer *Entry, at string) error {
 	if err := unix.Fstat(fd, &o.Stat); err != nil {
 		return errors.Join(err, o.File.Close())
 	}
+	op := "bind"
+	if outer.Op == "cow" {
+		op = "pin" // a part of the merged tree, not of the host's
+	}
 	g.entries = append(g.entries, Entry{
-		Op: "bind", At: at, From: o.Path, Access: "rw", Dev: o.Stat.Dev, Ino: o.Stat.Ino,
+		Op: op, At: at, From: o.Path, Access: "rw", Dev: o.Stat.Dev, Ino: o.Stat.Ino,
 		Clause: outer.Clause, Source: outer.Source, open: &o, pinned: outer.At,
 	})
 	return nil
@@ -131,8 +135,16 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 	if m.At == "" {
 		at = o.Path
 	}
+	op := "bind"
+	if access == "cow" {
+		op, access = "cow", "rw"
+		if !o.Dir() {
+			r := &Refusal{What: trace.Quote(o.Path) + " is not a directory, so changes to it cannot be staged", Clause: clause, Remedy: "name its directory"}
+			return errors.Join(r, o.File.Close())
+		}
+	}
 	g.entries = append(g.entries, Entry{
-		Op: "bind", At: at, From: o.Path, Access: access, Dev: o.Stat.Dev, Ino: o.Stat.Ino,
+		Op: op, At: at, From: o.Path, Access: access, Dev: o.Stat.Dev, Ino: o.Stat.Ino,
 		Clause: clause, Source: m.Source, open: &o,
 	})
 	if access == "rw" && g.owner == nil && o.Dir() {

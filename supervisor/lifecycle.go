@@ -257,13 +257,13 @@ func (r *Run) prepareMaterials() (materials, error) {
 	var userns *os.File
 	if r.uid != nil && hasIDMap(r.plan.View) {
 		var err error
-		if userns, err = r.uid.userns(runtimeDir()); err != nil {
+		if userns, err = r.uid.userns(runtimeDir()); err != nil && needsIDMap(r.plan.View) {
 			return m, &Refusal{
 				What: "a directory of root's cannot be shown writable to the run's own user", Err: err,
 				Remedy: "use --mode ro, or give the directory to a user (chown); user.max_user_namespaces must not be 0",
 			}
 		}
-		defer userns.Close()
+		defer userns.Close() // of nil: no more than an error
 	}
 	var err error
 	if m.mounts, err = prepareMounts(r.plan, r.views, userns); err != nil {

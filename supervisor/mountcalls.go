@@ -40,12 +40,18 @@ func newFS(kind string, attrs int, options ...string) (*os.File, error) {
 // cloneTree makes a detached copy of the mounts at and below f with attr set
 // on all of them: open_tree(2) 5.2, mount_setattr(2) 5.12.
 func cloneTree(f *os.File, attr *unix.MountAttr) (*os.File, error) {
-	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH | unix.AT_RECURSIVE
-	fd, err := unix.OpenTree(int(f.Fd()), "", flags)
+	return cloneWith(f, attr, unix.AT_RECURSIVE)
+}
+
+// cloneMount is cloneTree without what is mounted below f.
+func cloneMount(f *os.File, attr *unix.MountAttr) (*os.File, error) { return cloneWith(f, attr, 0) }
+
+func cloneWith(f *os.File, attr *unix.MountAttr, recursive uint) (*os.File, error) {
+	fd, err := unix.OpenTree(int(f.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|recursive)
 	if err != nil {
 		return nil, fmt.Errorf("open_tree: %w", err)
 	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, attr); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount_setattr: %w", err), unix.Close(fd))
 	}
 	return os.NewFile(uintptr(fd), "mount of "+f.Name()), nil

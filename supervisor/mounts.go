@@ -57,10 +57,10 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) e
 			return fmt.Errorf("%s: %w", e.At, err)
 		}
 	}
-	if err := m.makeDir(m.root, "root", path.Dir(scratchAt), 0o700); err != nil {
+	if err := m.makeDir(m.root, "root", ownDir, 0o700); err != nil {
 		return err
 	}
-	return m.makeDir(m.root, "root", scratchAt, 0o700)
+	return errors.Join(m.makeDir(m.root, "root", scratchAt, 0o700), m.makeDir(m.scratch, "scratch", coverName, 0))
 }
 
 // maxPtys bounds the terminals of a run: the pool is the host's (kernel.pty.max).
@@ -90,7 +90,7 @@ func filesAndOurs(p *Plan) int64 {
 			places[at] = true
 		}
 	}
-	return p.Limits.Files + int64(2+len(scratchDirs)+len(places))
+	return p.Limits.Files + scratchObjects(p.View) + int64(2+len(scratchDirs)+len(places))
 }
 
 // place makes one entry: an object in the root, or a detached mount and the
@@ -112,6 +112,8 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 		return m.placeCgroup(e, leaf)
 	case "mask":
 		return m.placeMask(p, e)
+	case "pin":
+		return nil // made of the merged tree, when that is there
 	}
 	if err := m.target(p, e); err != nil {
 		return err
@@ -120,6 +122,8 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 	switch e.Op {
 	case "bind":
 		err = m.placeBind(e, userns)
+	case "cow":
+		err = m.placeCow(p, e, userns)
 	case "devpts":
 		m.mounts[e.At], err = newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0620", "ptmxmode=0666", "gid=5", fmt.Sprintf("max=%d", maxPtys))
 	}

@@ -28,6 +28,7 @@ type envelope struct {
 	leaf     map[string]*os.File
 	plan     *Plan
 	mounts   *mountSet
+	noUserNS bool   // as on a host that has none
 	prepared func() // called when the mounts are made, and nothing is attached yet
 }
 
@@ -71,7 +72,7 @@ func (e *envelope) decide(t *testing.T) error {
 		return err
 	}
 	var userns *os.File
-	if hasIDMap(e.plan.View) {
+	if hasIDMap(e.plan.View) && !e.noUserNS {
 		userns, err = initproc.NewUserNS(idMap(e.identity.UID), "")
 		must(t, err)
 		defer userns.Close()

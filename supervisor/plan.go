@@ -121,6 +121,7 @@ func newPlan(in planInput) (*Plan, error) {
 		return nil, err
 	}
 	view = append(view, masks...)
+	nameLayers(view)
 	sum := sha256.Sum256(in.filter)
 	plan := &Plan{
 		Schema: 1, Version: Version, Host: h.Info,

@@ -29,7 +29,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	row("user", "%d:%d, %s; no capability, no_new_privs", p.Identity.UID, p.Identity.GID, p.Identity.Why)
 	for i := range p.View {
 		if e := &p.View[i]; !e.system && e.pinned == "" {
-			row("grant", "%-2s %s%s  [%s]", e.Access, trace.Quote(e.From), shownAt(e), e.Clause)
+			row("grant", "%-2s %s%s  [%s]", e.word(), trace.Quote(e.From), shownAt(e), e.Clause)
 		}
 	}
 	row("system", "read-only %s; private /tmp, /var/tmp, /dev/shm, %s", systemList(p.View), Home)
@@ -50,6 +50,14 @@ func (p *Plan) WriteText(w io.Writer) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// word is how a grant's access is written on the command line.
+func (e *Entry) word() string {
+	if e.Op == "cow" {
+		return "cow"
+	}
+	return e.Access
 }
 
 func shownAt(e *Entry) string {

@@ -101,11 +101,14 @@ func (b *builder) session() {
 	b.Call("session", "sethostname("+Hostname+")", unix.SYS_SETHOSTNAME, b.String(Hostname), initproc.Value(len(Hostname)))
 }
 
+// ownDir is agentguard's own place in the synthetic root, covered in the end.
+const ownDir = ".agentguard"
+
 // scratchAt is where the scratch file system is attached as a whole, in a
 // directory that only root may enter. It stays there: its parts are cloned from
 // it (a detached mount cannot be, before Linux 6.15), and an umount would cost
 // one more RCU grace period at every start.
-const scratchAt = ".agentguard/scratch"
+const scratchAt = ownDir + "/scratch"
 
 func signalName(s int) string {
 	if name := unix.SignalName(unix.Signal(s)); name != "" {
@@ -127,6 +130,7 @@ func (b *builder) attachView() {
 	for i := range b.plan.View {
 		b.attach(&b.plan.View[i], empty)
 	}
+	b.coverOwn(empty)
 	dot := b.String(".")
 	b.Call("mount", "pivot_root(., .)", unix.SYS_PIVOT_ROOT, dot, dot)
 	b.Call("mount", "umount2(., MNT_DETACH)", unix.SYS_UMOUNT2, dot, initproc.Value(unix.MNT_DETACH))
@@ -143,6 +147,10 @@ func (b *builder) attach(e *Entry, empty initproc.Arg) {
 		if b.m.mounts.masked[e.At] {
 			b.cloneTo(scratchAt+"/"+maskFile, e.At, empty)
 		}
+	case "cow":
+		b.attachCow(e, empty)
+	case "pin":
+		b.pinMount(e, empty)
 	case "bind", "devpts":
 		b.moveTo(b.File(int(b.m.mounts.mounts[e.At].Fd())), e.At, empty)
 	case "cgroup":
@@ -162,12 +170,18 @@ func (b *builder) cloneTo(from, to string, empty initproc.Arg) {
 }
 
 func (b *builder) moveTo(src initproc.Arg, to string, empty initproc.Arg) {
+	dst := b.openBeneath(to)
+	b.Call("mount", "move_mount to "+to, unix.SYS_MOVE_MOUNT, src, empty, b.Saved(dst), empty, initproc.Value(mountFlagsEmpty))
+}
+
+// openBeneath opens a place of the new root without following links.
+func (b *builder) openBeneath(to string) initproc.Slot {
 	how := make([]byte, 24) // struct open_how
 	binary.LittleEndian.PutUint64(how, unix.O_PATH|unix.O_CLOEXEC)
 	binary.LittleEndian.PutUint64(how[16:], unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
 	dst := b.NewSlot()
 	b.Call("mount", "openat2("+to+", O_PATH, BENEATH|NO_SYMLINKS)", unix.SYS_OPENAT2, at(), b.String(strings.TrimPrefix(to, "/")), b.Bytes(how), initproc.Value(24)).Save(dst)
-	b.Call("mount", "move_mount to "+to, unix.SYS_MOVE_MOUNT, src, empty, b.Saved(dst), empty, initproc.Value(mountFlagsEmpty))
+	return dst
 }
 
 // procReadOnly and procMasked are the parts of /proc that steer or show the

@@ -57,6 +57,7 @@ type Run struct {
 	leaf       *cgroup.Leaf
 	views      map[string]*os.File     // the leaf's directories, shown inside
 	materials  func() *materialsResult // waits for the mounts and the ruleset
+	uppers     map[string]*os.File     // of the cow entries, by layer: what the command changed
 	sensor     *bpf.Run
 	proc       *initproc.Process
 	calls      *initproc.Program // the command's
@@ -241,7 +242,7 @@ func (r *Run) decide() error {
 		return err
 	}
 	r.plan = p
-	if slices.ContainsFunc(p.View, func(e Entry) bool { return e.IDMap }) && !exists("/proc/self/ns/user") {
+	if needsIDMap(p.View) && !exists("/proc/self/ns/user") {
 		return &Refusal{
 			What:   "this kernel has no user namespaces, so a directory of root's cannot be shown writable to the run's own user",
 			Remedy: "use --mode ro, or give the directory to a user",
@@ -325,7 +326,7 @@ func (r *Run) presentInside() string {
 			c = path.Join(r.plan.Dir, c)
 		}
 		h := holder(r.plan.View, c)
-		if h == nil || h.Op != "bind" {
+		if h == nil || !h.shows() {
 			continue
 		}
 		var st unix.Stat_t

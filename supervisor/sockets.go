@@ -83,7 +83,7 @@ func walkSockets(entries []Entry) (found []hostSocket, all bool) {
 	left := walkBudget
 	for i := range entries {
 		e := &entries[i]
-		if e.Op != "bind" || !e.open.Dir() || e.pinned != "" {
+		if !e.shows() || !e.open.Dir() || e.pinned != "" {
 			continue
 		}
 		id := devIno{e.Dev, e.Ino}
@@ -209,7 +209,7 @@ func maskSockets(view []Entry, sockets []hostSocket) ([]Entry, error) {
 	seen := map[string]bool{}
 	for i := range view {
 		g := &view[i]
-		if g.Op != "bind" || g.system || !g.open.Dir() {
+		if !g.shows() || g.system || !g.open.Dir() {
 			continue
 		}
 		for k := range sockets {

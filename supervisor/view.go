@@ -16,13 +16,14 @@ import (
 // Entry is one thing that the command sees: the view is a list of them, on a
 // root of its own where nothing else exists.
 type Entry struct {
-	Op     string        `json:"op"`               // dir, symlink, file, device, bind, scratch, proc, devpts, cgroup
+	Op     string        `json:"op"`               // dir, symlink, file, device, bind, cow, pin, mask, scratch, proc, devpts, cgroup
 	At     string        `json:"at"`               // absolute path inside
 	From   string        `json:"from,omitempty"`   // host path of a bind, target of a symlink, name below the scratch file system
 	Access string        `json:"access,omitempty"` // ro, rw, plain (read, not execute), list, device, proc
 	Dev    uint64        `json:"dev,omitempty"`    // identity of a bind's source
 	Ino    uint64        `json:"ino,omitempty"`
-	IDMap  bool          `json:"idmap,omitempty"`  // host uid 0 is shown as the run's uid
+	IDMap  bool          `json:"idmap,omitempty"`  // host uid 0 is shown as the run's uid; of a cow entry, where its file system can
+	Layer  string        `json:"layer,omitempty"`  // names the layers of a cow entry
 	Mode   uint32        `json:"mode,omitempty"`   // permission bits of dir, file, device, scratch
 	Clause string        `json:"clause,omitempty"` // what granted it: "filesystem.read_only_mounts (policy.yaml:4:8)"
 	Source policy.Source `json:"-"`
@@ -55,10 +56,24 @@ func (e *Entry) kind() landlock.Kind {
 // object in the synthetic root.
 func (e *Entry) mounted() bool {
 	switch e.Op {
-	case "bind", "scratch", "proc", "devpts", "cgroup":
+	case "bind", "cow", "pin", "scratch", "proc", "devpts", "cgroup":
 		return true
 	}
 	return false
+}
+
+// shows reports whether the entry shows a directory or file of the host.
+func (e *Entry) shows() bool { return e.Op == "bind" || e.Op == "cow" }
+
+// width orders grants of one path: reading, staged changes, real changes.
+func (e *Entry) width() int {
+	switch {
+	case e.Access != "rw":
+		return 0
+	case e.Op == "cow":
+		return 1
+	}
+	return 2
 }
 
 // systemPaths are shown read-only, or recreated as symbolic links where the
@@ -100,6 +115,7 @@ const Home = "/home/agent"
 const (
 	clauseReadOnly  = "filesystem.read_only_mounts"
 	clauseWritable  = "filesystem.writable_mounts"
+	clauseCow       = "filesystem.cow_mounts"
 	clauseWorkspace = "filesystem.workspace"
 )
 
@@ -189,7 +205,7 @@ func mergeView(base, grants []Entry) ([]Entry, error) {
 				Clause: g.Clause, Remedy: "give one of them another place with PATH:AT",
 			}
 		}
-		if have.Access != "rw" { // the same path twice: the wider grant holds
+		if g.width() > have.width() { // the same path twice: the wider grant holds
 			out[same] = g
 		}
 	}
@@ -216,7 +232,7 @@ func placeable(g Entry) error {
 			}
 		}
 	}
-	for _, own := range []string{"/" + path.Dir(scratchAt), canaryFile} {
+	for _, own := range []string{"/" + ownDir, canaryFile} {
 		if within(g.At, own) {
 			return &Refusal{What: g.At + " is agentguard's own place inside", Clause: g.Clause, Remedy: "choose another place with PATH:AT"}
 		}
@@ -280,7 +296,7 @@ func visible(view []Entry, p string) bool {
 			best = e
 		}
 	}
-	return best != nil && best.Op == "bind" && best.From == best.At
+	return best != nil && best.shows() && best.From == best.At
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -54,9 +54,9 @@ func (f policyFlag) Set(v string) error {
 var policyFlags = []struct{ name, short, kind, help string }{
 	{"ro", "", "PATH[:AT]", "show a host path, read-only"},
 	{"rw", "", "PATH[:AT]", "show a host path, writable"},
-	{"cow", "", "PATH", "show a host path, changes staged (not built yet)"},
+	{"cow", "", "PATH", "show a host directory, changes staged"},
 	{"workspace", "w", "DIR", "directory that the command starts in (default: the current one)"},
-	{"mode", "", "MODE", "how the workspace is shown: ro or rw (cow is not built yet; default ro)"},
+	{"mode", "", "MODE", "how the workspace is shown: ro, rw or cow: changes staged (default ro)"},
 	{"env", "", "NAME[=VALUE]", "pass a variable through, or set it"},
 	{"allow", "", "HOST:PORT", "reach this destination (not built yet)"},
 	{"resolve", "", "NAME=ADDR", "pin a name to an address (not built yet)"},

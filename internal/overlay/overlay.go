@@ -1,0 +1,58 @@
+// Package overlay says how the overlay of a copy-on-write grant is mounted, as
+// plain values: the caller makes the system calls.
+//
+// The options are the same on every kernel from 6.1 on (kernel:
+// Documentation/filesystems/overlayfs.rst). Layers are named by path, and must be
+// attached in the mounting process's own mount namespace: layers that are held
+// by descriptor only are refused before Linux 6.15.
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Layers are the directories of one overlay. Upper and Work lie on one file
+// system; Work is empty.
+type Layers struct {
+	Lower, Upper, Work string
+}
+
+// Option is one fsconfig(2) string parameter.
+type Option struct{ Key, Value string }
+
+// Options are the parameters of the mount, in order.
+//
+//   - redirect_dir=on: a directory is renamed, not copied (a redirect in the upper).
+//   - metacopy=off: the upper holds whole files, so that it can be read by itself.
+//   - index=off: the lower may be edited, and a later upper put over it.
+//   - xino=auto: one st_dev for the tree and lasting inode numbers, where the
+//     lower has file handles.
+//
+// An error says that a path cannot be written in a mount option: before Linux
+// 6.5 a comma ends one, and a colon parts two lower directories.
+func (l Layers) Options() ([]Option, error) {
+	for _, p := range []string{l.Lower, l.Upper, l.Work} {
+		if p == "" || strings.ContainsAny(p, ",:\\\x00") {
+			return nil, fmt.Errorf("overlay: layer %q: %w", p, errPath)
+		}
+	}
+	return []Option{
+		{"source", "agentguard-cow"},
+		{"lowerdir", l.Lower},
+		{"upperdir", l.Upper},
+		{"workdir", l.Work},
+		{"redirect_dir", "on"},
+		{"metacopy", "off"},
+		{"index", "off"},
+		{"xino", "auto"},
+	}, nil
+}
+
+var errPath = errors.New("cannot be written in a mount option")
+
+// Objects is the number of directories that an overlay has on the file system
+// of its upper before anything has changed: the place of the layers, upper,
+// work, and what the kernel makes in work.
+const Objects = 4

@@ -1,0 +1,199 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/overlay"
+	"github.com/agentguard/agentguard/landlock"
+	initproc "github.com/agentguard/agentguard/supervisor/init"
+)
+
+// A copy-on-write grant is an overlay: below is the granted directory, read-only
+// and idmapped where the command's identity needs it; above is a directory of
+// the one sized scratch file system, so that what is changed, /tmp and /dev/shm
+// share one limit. The overlay is mounted by the run's own process, because
+// layers must be attached in the mounter's namespace before Linux 6.15. They lie
+// below ownDir, which is covered before the command starts: inside, the merged
+// tree is the only name of either layer. The supervisor keeps the upper open, so
+// that it outlives the run.
+
+// coverName is the empty directory of the scratch file system that is mounted
+// over ownDir in the end.
+const coverName = "cover"
+
+// layersOf are the layers of a cow entry, as its process names them.
+func layersOf(e *Entry) overlay.Layers {
+	return overlay.Layers{
+		Lower: ownDir + "/" + e.Layer,
+		Upper: scratchAt + "/" + e.Layer + "/upper",
+		Work:  scratchAt + "/" + e.Layer + "/work",
+	}
+}
+
+// nameLayers gives each cow entry of a view the name of its layers.
+func nameLayers(view []Entry) {
+	n := 0
+	for i := range view {
+		if view[i].Op == "cow" {
+			view[i].Layer = "cow" + strconv.Itoa(n)
+			n++
+		}
+	}
+}
+
+// scratchObjects counts what cow entries and the cover take of the file limit.
+func scratchObjects(view []Entry) int64 {
+	n := int64(1)
+	for i := range view {
+		if view[i].Op == "cow" {
+			n += overlay.Objects
+		}
+	}
+	return n
+}
+
+// placeCow makes the detached lower and the directories of the upper.
+func (m *mountSet) placeCow(p *Plan, e *Entry, userns *os.File) error {
+	lower, err := cowLower(e, userns)
+	if err != nil {
+		return err
+	}
+	m.mounts[e.At] = lower
+	for _, d := range []struct {
+		base       *os.File
+		label, rel string
+	}{{m.root, "root", ownDir + "/" + e.Layer}, {m.scratch, "scratch", e.Layer + "/upper"}, {m.scratch, "scratch", e.Layer + "/work"}} {
+		if err := m.makeDir(d.base, d.label, d.rel, 0o700); err != nil {
+			return err
+		}
+	}
+	return likeLower(m.dirs["scratch/"+e.Layer+"/upper"], e, p.Identity)
+}
+
+// cowLower is the granted directory alone, without what is mounted in it: an
+// overlay's layer is one mount. Where it cannot be shown with mapped ids, root's
+// files in it stay root's, and only the top directory is the run's own.
+func cowLower(e *Entry, userns *os.File) (*os.File, error) {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
+	if !e.IDMap || userns == nil {
+		return cloneMount(e.open.File, &attr)
+	}
+	plain := attr
+	attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+	attr.Userns_fd = uint64(userns.Fd())
+	f, err := cloneMount(e.open.File, &attr)
+	if errors.Is(err, unix.EINVAL) {
+		return cloneMount(e.open.File, &plain)
+	}
+	return f, err
+}
+
+// likeLower gives the upper's root, which is the root of the merged tree, the
+// owner, mode, times and access lists of the granted directory.
+func likeLower(upper *os.File, e *Entry, id Identity) error {
+	fd, st := int(upper.Fd()), &e.open.Stat
+	uid, gid := int(st.Uid), int(st.Gid)
+	if id.Own && uid == 0 {
+		uid = id.UID
+	}
+	if id.Own && gid == 0 {
+		gid = id.GID
+	}
+	if err := errors.Join(unix.Fchown(fd, uid, gid), unix.Fchmod(fd, st.Mode&0o7777)); err != nil {
+		return fmt.Errorf("upper of %s: %w", e.At, err)
+	}
+	for _, name := range []string{"system.posix_acl_access", "system.posix_acl_default"} {
+		if err := copyXattr(e.open.File, fd, name); err != nil {
+			return fmt.Errorf("upper of %s: %s: %w", e.At, name, err)
+		}
+	}
+	times := []unix.Timeval{unix.NsecToTimeval(st.Atim.Nano()), unix.NsecToTimeval(st.Mtim.Nano())}
+	return os.NewSyscallError("futimes", unix.Futimes(fd, times))
+}
+
+// copyXattr copies one attribute of a path held O_PATH, when it has it.
+func copyXattr(from *os.File, to int, name string) error {
+	link := "/proc/self/fd/" + strconv.Itoa(int(from.Fd()))
+	buf := make([]byte, 4096)
+	n, err := unix.Getxattr(link, name, buf)
+	if err == unix.ENODATA || err == unix.EOPNOTSUPP {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Fsetxattr(to, name, buf[:n], 0)
+}
+
+// takeUppers hands over the uppers of a prepared view, by layer name. Their
+// descriptors keep the scratch file system alive when the run's mounts are gone.
+func (m *mountSet) takeUppers(view []Entry) map[string]*os.File {
+	out := map[string]*os.File{}
+	for i := range view {
+		if view[i].Op == "cow" {
+			at := "scratch/" + view[i].Layer + "/upper"
+			out[view[i].Layer] = m.dirs[at]
+			delete(m.dirs, at)
+		}
+	}
+	return out
+}
+
+// keepUppers holds the uppers until the run is released.
+func (r *Run) keepUppers(uppers map[string]*os.File) {
+	r.uppers = uppers
+	for _, f := range uppers {
+		r.release.push("upper", f.Close)
+	}
+}
+
+// needsIDMap reports whether an entry cannot do without mapped ids: one that
+// is written in place.
+func needsIDMap(view []Entry) bool {
+	return slices.ContainsFunc(view, func(e Entry) bool { return e.IDMap && e.Op != "cow" })
+}
+
+// attachCow mounts the overlay of an entry and grants it to Landlock, which
+// knows the merged tree only once it is there.
+func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
+	l := layersOf(e)
+	b.Call("mount", "move_mount(lower of "+e.At+", "+l.Lower+")", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.mounts[e.At].Fd())), empty, at(),
+		b.String(l.Lower), initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	fs := b.NewSlot()
+	b.Call("mount", "fsopen(overlay)", unix.SYS_FSOPEN, b.String("overlay"), initproc.Value(unix.FSOPEN_CLOEXEC)).Save(fs)
+	options, err := l.Options()
+	if err != nil {
+		panic(err) // the names are ours
+	}
+	for _, o := range options {
+		b.Call("mount", "fsconfig("+o.Key+"="+o.Value+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_SET_STRING), b.String(o.Key), b.String(o.Value), zero())
+	}
+	b.Call("mount", "fsconfig(CMD_CREATE)", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_CMD_CREATE), zero(), zero(), zero())
+	rule := b.Bytes(landlock.PathBeneath(landlock.Rights(landlock.Write, b.plan.LandlockABI, true)))
+	merged := b.Slot(rule, landlock.ParentFDOffset)
+	b.Call("mount", "fsmount()", unix.SYS_FSMOUNT, b.Saved(fs), initproc.Value(unix.FSMOUNT_CLOEXEC), initproc.Value(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)).Save(merged)
+	if b.plan.LandlockABI > 0 {
+		b.Call("landlock", "landlock_add_rule("+e.At+")", landlock.SysAddRule, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RulePathBeneath), rule, zero())
+	}
+	b.moveTo(b.Saved(merged), e.At, empty)
+}
+
+// pinMount mounts a directory of a merged tree over itself, so that it cannot
+// be renamed away with what is mounted in it.
+func (b *builder) pinMount(e *Entry, empty initproc.Arg) {
+	dir, tree := b.openBeneath(e.At), b.NewSlot()
+	b.Call("mount", "open_tree("+e.At+", CLONE)", unix.SYS_OPEN_TREE, b.Saved(dir), empty,
+		initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)).Save(tree)
+	b.moveTo(b.Saved(tree), e.At, empty)
+}
+
+// coverOwn puts an empty directory that nobody may enter over ownDir.
+func (b *builder) coverOwn(empty initproc.Arg) {
+	b.cloneTo(scratchAt+"/"+coverName, "/"+ownDir, empty)
+}
