@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,24 +16,23 @@ import (
 )
 
 // program builds the command's program and keeps what it needs open.
-func (r *Run) program(m materials, joinV2 bool) error {
-	files, err := r.leaf.JoinFiles(joinV2)
+func (r *Run) program() error {
+	files, err := r.leaf.JoinFiles(r.joined)
 	if err != nil {
 		return fmt.Errorf("the run's cgroups: %w", err)
 	}
 	for _, f := range files {
 		r.release.push("cgroup file", f.Close)
 	}
-	m.join = files
-	r.calls = commandProgram(r.plan, m)
+	r.materials.join = files
+	r.calls = commandProgram(r.plan, r.materials)
 	return nil
 }
 
-// envelope checks the namespaces from outside and lets the process run its
-// program up to execve. The plan is stored by then: a command whose record
-// cannot be begun is not run.
+// envelope lets the process run its program up to execve. The plan is stored by
+// then: a command whose record cannot be begun is not run.
 func (r *Run) envelope() error {
-	if err := errors.Join(r.checkNamespaces(), r.startRecord(), r.storePlan()); err != nil {
+	if err := errors.Join(r.stdio.own(r.plan.Identity), r.program(), r.startRecord(), r.storePlan()); err != nil {
 		return err
 	}
 	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
@@ -69,7 +69,7 @@ func canaryLayer(layer string) trace.Layer {
 // checkNamespaces compares PID 1's namespaces with ours: the canary inside
 // cannot tell a network namespace of its own from a host without routes.
 func (r *Run) checkNamespaces() error {
-	if r.plan.off("canary") {
+	if r.proc == nil || slices.Contains(seams(), "canary") {
 		return nil
 	}
 	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
@@ -89,12 +89,14 @@ func (r *Run) checkNamespaces() error {
 }
 
 // startRecord writes the first event, with the plan's digest, and begins to
-// read what the sensor sees.
+// read what the sensor has seen since before PID 1 was born.
 func (r *Run) startRecord() error {
 	boot, err := bootID()
 	if err != nil {
 		return err
 	}
+	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: boot})
+	r.rec = &recorder{plan: r.plan, w: w}
 	start := trace.Event{
 		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
 		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON),
@@ -132,11 +134,13 @@ func (r *Run) startRelays() error {
 	if err := r.stdio.closeChild(); err != nil {
 		return err
 	}
-	got := r.materials()
-	r.keepUppers(got.m.mounts.takeUppers(r.plan.View))
+	r.keepUppers(r.materials.mounts.takeUppers(r.plan.View))
 	r.closing.Go(func() { // the command runs: nobody needs these any more
-		if err := got.m.Close(); err != nil {
+		if err := r.materials.Close(); err != nil {
 			r.cfg.Log.Error().Err(err).Msg("mounts")
+		}
+		if err := r.sweep(); err != nil {
+			r.cfg.Log.Warn().Err(err).Msg("sweeping after a dead supervisor")
 		}
 	})
 	r.release.push("closing", func() error { r.closing.Wait(); return nil })

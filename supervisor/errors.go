@@ -3,7 +3,9 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // Exit statuses of agentguard itself; DESIGN and README list them.
@@ -55,6 +57,7 @@ func StatusOf(err error) int {
 
 // releases is what a run has acquired, released last in, first out.
 type releases struct {
+	mu   sync.Mutex
 	list []release
 }
 
@@ -64,17 +67,22 @@ type release struct {
 }
 
 func (r *releases) push(what string, undo func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.list = append(r.list, release{what, undo})
 }
 
 // run releases everything and joins the errors; it may be called twice.
 func (r *releases) run() error {
+	r.mu.Lock()
+	list := r.list
+	r.list = nil
+	r.mu.Unlock()
 	var errs []error
-	for i := len(r.list) - 1; i >= 0; i-- {
-		if err := r.list[i].undo(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", r.list[i].what, err))
+	for _, acquired := range slices.Backward(list) {
+		if err := acquired.undo(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", acquired.what, err))
 		}
 	}
-	r.list = nil
 	return errors.Join(errs...)
 }

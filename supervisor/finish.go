@@ -33,7 +33,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
 	if err := r.leaf.Kill(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.release.run())
+		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close())
 	}
 	r.timing.mark("killed")
 	res := r.newResult(started, end)
@@ -54,7 +54,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 		res.Error = err.Error()
 	}
 	r.timing.mark("sealed")
-	if err := r.release.run(); err != nil {
+	if err := r.Close(); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("clean-up")
 		res.Error = joinText(res.Error, err.Error())
 	}

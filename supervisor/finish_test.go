@@ -88,7 +88,7 @@ func testRun(t *testing.T) *Run {
 	s, err := runs.OpenState(filepath.Join(t.TempDir(), "state"), os.Getuid())
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
-	r := &Run{state: s, files: map[string]*os.File{}, plan: recordPlan(), cfg: Config{Log: zerolog.Nop()}, kept: true}
+	r := &Run{id: runs.NewID(time.Now()), state: s, files: map[string]*os.File{}, plan: recordPlan(), cfg: Config{Log: zerolog.Nop()}, kept: true}
 	must(t, r.openRecord())
 	t.Cleanup(func() { must(t, r.Close()) })
 	r.rec = &recorder{plan: r.plan, w: trace.NewWriter(r.files[runs.TraceFile], trace.Options{Wall: time.Now(), Mono: bootTime()})}

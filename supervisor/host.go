@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -50,29 +49,16 @@ type Host struct {
 	oomScoreAdj  int
 }
 
-// probeHost looks at the host and opens what every run uses. parent is the
-// name of the parent cgroup, dir the runtime directory.
-func probeHost(parent, dir string) (*Host, error) {
+// newHost begins to look at the host. dir is the runtime directory, which is
+// made if need be.
+func newHost(dir string) (*Host, error) {
 	h := &Host{}
 	if os.Geteuid() != 0 {
 		return nil, &Refusal{What: "agentguard needs root to make the envelope and the record", Remedy: "run it with sudo"}
 	}
 	h.kernel()
 	h.probeLandlock()
-	if err := makeRuntimeDir(dir); err != nil {
-		return nil, err
-	}
-	if err := h.probeCgroup(parent); err != nil {
-		return nil, err
-	}
-	var programs sync.WaitGroup
-	programs.Go(func() { h.probeBPF(dir) }) // about as long as all the rest
-	err := h.openSystem()
-	programs.Wait()
-	if err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
-	return h, nil
+	return h, makeRuntimeDir(dir)
 }
 
 // openFiles cuts a limit on descriptors to the supervisor's own hard limit,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/seccomp"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
-	"github.com/agentguard/agentguard/trace"
 )
 
 // Time limits for the parts of a run that do not depend on the command. They
@@ -62,7 +62,6 @@ func sweepLocks(dir string) {
 // openRecord makes the run's directory with its plan and its empty streams.
 // When the run cannot start, the directory goes: there is nothing to record.
 func (r *Run) openRecord() error {
-	r.id = runs.NewID(time.Now())
 	dir, err := r.state.Create(r.id)
 	if err != nil {
 		return r.recordError(err)
@@ -112,16 +111,6 @@ func (r *Run) recordError(err error) error {
 	return ref
 }
 
-func (r *Run) openStdio() error {
-	s, err := newStdio(r.plan.Stdin != "null", r.cfg.Stdout, r.cfg.Stderr, r.plan.Identity)
-	if err != nil {
-		return fmt.Errorf("pipes for the command: %w", err)
-	}
-	r.stdio = s
-	r.release.push("stdio", s.Close)
-	return nil
-}
-
 // makeLeaf makes the run's cgroup under a lock that tells other supervisors
 // that it is in use.
 func (r *Run) makeLeaf() error {
@@ -137,17 +126,13 @@ func (r *Run) makeLeaf() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return os.NewSyscallError("flock", err)
 	}
-	l := r.plan.Limits
-	r.leaf, err = r.host.parent.New(r.id, cgroup.Limits{Memory: l.Memory, Tasks: l.Tasks}, 1)
+	p := r.cfg.Policy
+	r.leaf, err = r.host.parent.New(r.id, cgroup.Limits{Memory: limit(p.MaxMemory), Tasks: limit(p.MaxTasks)}, 1)
 	if err != nil {
 		return fmt.Errorf("the run's cgroup: %w", err)
 	}
 	r.release.push("cgroup", func() error { return r.leaf.Remove(5 * time.Second) })
-	if err := r.openViews(); err != nil {
-		return err
-	}
-	r.startMaterials()
-	return nil
+	return r.openViews()
 }
 
 // openViews opens the leaf's directories for the view at /sys/fs/cgroup: on
@@ -173,19 +158,13 @@ func (r *Run) openViews() error {
 	return nil
 }
 
-// startSensor begins to observe the leaf and writes the first record.
+// startSensor begins to observe the leaf.
 func (r *Run) startSensor() error {
-	boot, err := bootID()
-	if err != nil {
-		return err
-	}
-	mono, wall := bootTime(), time.Now()
-	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{MaxBytes: max(r.plan.Limits.Trace, 0), Mono: mono, Wall: wall, BootID: boot})
-	r.rec = &recorder{plan: r.plan, w: w}
-	if r.host.programs == nil { // the gap "record" was accepted
+	r.mono, r.wall = bootTime(), time.Now()
+	if r.host.programs == nil { // a gap: the plan refuses it, or it was accepted
 		return nil
 	}
-	sensor, err := r.host.programs.Start(bpf.RunConfig{CgroupID: r.leaf.ID(), DenyListen: r.plan.DenyListen})
+	sensor, err := r.host.programs.Start(bpf.RunConfig{CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy)})
 	if err != nil {
 		return err
 	}
@@ -211,45 +190,36 @@ func bootID() (string, error) {
 	return string(b[:36]), nil
 }
 
-// materialsResult is what the mount goroutine hands over.
-type materialsResult struct {
-	m   materials
-	err error
-}
-
-// birth clones PID 1 and PID 2 and joins what was made meanwhile.
+// birth clones PID 1 and PID 2 and looks from outside at what they are in.
 func (r *Run) birth() error {
-	err := r.clone(r.leaf.Dir())
-	joined := false
+	s, err := newStdio(r.cfg.Policy.Stdin.Value != "null", r.cfg.Stdout, r.cfg.Stderr)
+	if err != nil {
+		return fmt.Errorf("pipes for the command: %w", err)
+	}
+	r.stdio = s
+	r.release.push("stdio", s.Close)
+	err = r.clone(r.leaf.Dir())
 	if errors.Is(err, initproc.ErrDied) {
 		// Some kernels kill at once what is cloned into a cgroup when the
 		// caller's own cgroup was killed before; writing cgroup.procs works.
 		r.cfg.Log.Warn().Msg("birth inside the cgroup failed; joining it by cgroup.procs")
-		err, joined = r.cloneAndJoin(), true
+		err, r.joined = r.cloneAndJoin(), true
 	}
-	r.timing.mark("locked")
-	got := r.materials()
-	if err = errors.Join(err, got.err); err != nil {
-		return err
-	}
-	return r.program(got.m, joined)
+	return errors.Join(err, r.checkNamespaces())
 }
 
-// startMaterials makes the mounts and the ruleset beside the sensor's start
-// and the clone.
-func (r *Run) startMaterials() {
-	ready := make(chan *materialsResult, 1)
-	go func() {
-		m, err := r.prepareMaterials()
-		ready <- &materialsResult{m, err}
-	}()
-	r.materials = sync.OnceValue(func() *materialsResult { return <-ready })
-	r.release.push("mounts", func() error {
-		if got := r.materials(); got.err == nil {
-			return got.m.Close()
-		}
-		return nil
-	})
+// makeMaterials makes the mounts and the ruleset. The view shows the leaf.
+func (r *Run) makeMaterials() error {
+	if err := r.born.wait("cgroup"); err != nil {
+		return err
+	}
+	m, err := r.prepareMaterials()
+	if err != nil {
+		return err
+	}
+	r.materials = m
+	r.release.push("mounts", r.materials.Close)
+	return nil
 }
 
 func (r *Run) prepareMaterials() (materials, error) {
@@ -292,7 +262,7 @@ const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | un
 
 func (r *Run) clone(into *os.File) error {
 	flags := uintptr(namespaces)
-	if r.plan.off("netns") {
+	if slices.Contains(seams(), "netns") {
 		flags &^= unix.CLONE_NEWNET
 	}
 	p, err := initproc.Start(initproc.Config{
@@ -305,7 +275,6 @@ func (r *Run) clone(into *os.File) error {
 		return err
 	}
 	r.proc = p
-	r.release.push("processes", r.killAll)
 	return p.Locked(birthLimit)
 }
 
@@ -322,7 +291,8 @@ func (r *Run) cloneAndJoin() error {
 }
 
 // killAll ends every process of the run and waits until the kernel says that
-// none is left.
+// none is left. It comes before all other releases: a uid, a lock or a cgroup
+// must not be given back while a process of the run still has it.
 func (r *Run) killAll() error {
 	if r.proc == nil {
 		return nil

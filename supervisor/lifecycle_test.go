@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,7 +88,7 @@ func TestOpenRecord(t *testing.T) {
 		s, err := runs.OpenState(filepath.Join(t.TempDir(), "state"), os.Getuid())
 		must(t, err)
 		before := fds(t)
-		r := &Run{state: s, files: map[string]*os.File{}}
+		r := &Run{id: runs.NewID(time.Now()), state: s, files: map[string]*os.File{}}
 		must(t, r.openRecord())
 		where := r.dir.Path()
 		for _, name := range []string{runs.TraceFile, runs.StdoutFile, runs.StderrFile} {

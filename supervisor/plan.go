@@ -128,7 +128,7 @@ func newPlan(in planInput) (*Plan, error) {
 		Argv: in.argv, Dir: in.grants.dir, Identity: in.identity, View: view,
 		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
 		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
-		NetBPF: h.Info.BPF, DenyListen: p.Listen.Value == "deny", IPv6: h.Info.IPv6,
+		NetBPF: h.Info.BPF, DenyListen: denyListen(p), IPv6: h.Info.IPv6,
 		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, Seams: seams(),
 	}
 	for _, s := range p.SeccompAllow {
@@ -167,6 +167,9 @@ func mapGrants(in planInput) []Entry {
 	}
 	return out
 }
+
+// denyListen reports whether every bind of a run is refused.
+func denyListen(p *policy.Policy) bool { return p.Listen.Value == "deny" }
 
 func (p *Plan) off(layer string) bool { return slices.Contains(p.Seams, layer) }
 
@@ -274,7 +277,7 @@ func hostGaps(p *policy.Policy, h *Host) []Gap {
 		add("process.max_subprocesses", p.MaxTasks.Source, "this host has no pids controller for the run's cgroup",
 			"enable it, write `none`, or accept with --allow-gap process.max_subprocesses")
 	}
-	if !h.Info.BPF && p.Listen.Value == "deny" {
+	if !h.Info.BPF && denyListen(p) {
 		add("network.listen", p.Listen.Source, "binding a socket cannot be refused: "+h.Info.BPFError,
 			"run on a kernel with BPF as root, or accept with --allow-gap network.listen")
 	}

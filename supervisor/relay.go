@@ -196,25 +196,23 @@ type stdio struct {
 	wait                        sync.WaitGroup
 }
 
-// pipe makes a pipe that belongs to the command's user: programs reopen their
-// streams by name (/dev/stdout), and the inode's mode is 0600.
-func pipe(id Identity) (r, w *os.File, err error) {
-	if r, w, err = os.Pipe(); err != nil {
-		return nil, nil, err
+// own gives the pipes to the command's user: programs reopen their streams by
+// name (/dev/stdout), and the inode's mode is 0600.
+func (s *stdio) own(id Identity) error {
+	var errs []error
+	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
+		errs = append(errs, f.Chown(id.UID, id.GID))
 	}
-	if err = r.Chown(id.UID, id.GID); err != nil {
-		return nil, nil, errors.Join(err, r.Close(), w.Close())
-	}
-	return r, w, nil
+	return errors.Join(errs...)
 }
 
 // newStdio makes the pipes. stdout and stderr share one pipe when the caller's
 // are one open file, so that the order of writes holds. Without stdin the
 // command reads end of file at once.
-func newStdio(stdin bool, stdout, stderr *os.File, id Identity) (*stdio, error) {
+func newStdio(stdin bool, stdout, stderr *os.File) (*stdio, error) {
 	s := &stdio{}
 	var err error
-	if s.childIn, s.in, err = pipe(id); err != nil {
+	if s.childIn, s.in, err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	if !stdin {
@@ -224,7 +222,7 @@ func newStdio(stdin bool, stdout, stderr *os.File, id Identity) (*stdio, error) 
 		s.in = nil
 	}
 	out := &relay{Stream: Stream{Name: "stdout"}, to: stdout}
-	if out.from, s.childOut, err = pipe(id); err != nil {
+	if out.from, s.childOut, err = os.Pipe(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.outs = []*relay{out}
@@ -233,7 +231,7 @@ func newStdio(stdin bool, stdout, stderr *os.File, id Identity) (*stdio, error) 
 		return s, nil
 	}
 	e := &relay{Stream: Stream{Name: "stderr"}, to: stderr}
-	if e.from, s.childErr, err = pipe(id); err != nil {
+	if e.from, s.childErr, err = os.Pipe(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.outs = append(s.outs, e)

@@ -61,7 +61,7 @@ func newTestStdio(t *testing.T, shared bool, limits Limits) *testStdio {
 	}
 	s.passed = []*os.File{w1, w2}
 	var err error
-	s.stdio, err = newStdio(false, w1, w2, Identity{UID: os.Getuid(), GID: os.Getgid()})
+	s.stdio, err = newStdio(false, w1, w2)
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	for _, name := range []string{"stdout", "stderr"} {
@@ -291,7 +291,7 @@ func TestStdin(t *testing.T) {
 	for _, pass := range []bool{true, false} {
 		r, w, err := os.Pipe()
 		must(t, err)
-		s, err := newStdio(pass, os.Stdout, os.Stdout, Identity{UID: os.Getuid(), GID: os.Getgid()})
+		s, err := newStdio(pass, os.Stdout, os.Stdout)
 		must(t, err)
 		childIn := s.childIn
 		s.childIn = nil
@@ -315,7 +315,7 @@ func TestStdin(t *testing.T) {
 
 // The pipes belong to the command's user, who may reopen /dev/stdout.
 func TestPipesBelongToTheCommand(t *testing.T) {
-	s, err := newStdio(true, os.Stdout, os.Stderr, Identity{UID: os.Getuid(), GID: os.Getgid()})
+	s, err := newStdio(true, os.Stdout, os.Stderr)
 	must(t, err)
 	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
 		var st unix.Stat_t

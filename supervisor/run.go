@@ -55,15 +55,19 @@ type Run struct {
 	files      map[string]*os.File
 	stdio      *stdio
 	leaf       *cgroup.Leaf
-	views      map[string]*os.File     // the leaf's directories, shown inside
-	materials  func() *materialsResult // waits for the mounts and the ruleset
-	uppers     map[string]*os.File     // of the cow entries, by layer: what the command changed
+	views      map[string]*os.File // the leaf's directories, shown inside
+	materials  materials
+	uppers     map[string]*os.File // of the cow entries, by layer: what the command changed
+	born       *lane               // of the steps up to birth; nil in a dry run
 	sensor     *bpf.Run
+	mono       uint64 // CLOCK_BOOTTIME and wall clock of the same instant before birth
+	wall       time.Time
 	proc       *initproc.Process
 	calls      *initproc.Program // the command's
 	rec        *recorder
 	drained    sync.WaitGroup
 	closing    sync.WaitGroup
+	joined     bool         // PID 1 was moved into the cgroup: births into it die here
 	stopSensor func() error // flushes, and waits until all is in the record
 	planJSON   []byte
 	storePlan  func() error // waits for plan.json
@@ -89,39 +93,110 @@ func parentName() string {
 	return cgroup.DefaultParent + "-" + bpf.Build()
 }
 
+// order is a run from first to last. Each step pushes what it has to release,
+// and any failure kills what was born and releases all of it.
+//
+// Birth needs nothing of the plan, and is mostly the kernel's work, so that two
+// lists go on beside each other. Both have ended before the envelope is put on:
+// until then PID 2 waits for the list of calls that becomes of the plan.
+type order struct {
+	opening   []step
+	probing   []step // beside planning, which waits for it in decide
+	bearing   []step // after probing
+	planning  []step
+	storing   []step // after planning
+	enclosing []step // when all have ended
+}
+
+func (r *Run) order() order {
+	return order{
+		opening: []step{
+			{"caller", r.who}, // whose authority bounds the run; agentguard's own directory
+		},
+		probing: []step{
+			{"cgroups", r.probeCgroups},   // the layout, and the parent of all runs
+			{"programs", r.probePrograms}, // pinned: they judge and observe all runs
+		},
+		bearing: []step{
+			{"cgroup", r.makeLeaf},    // a fresh leaf, limits written
+			{"sensor", r.startSensor}, // everything born into the leaf is seen from here on
+			{"birth", r.birth},        // PID 1 and PID 2 exist; PID 1 has given up its privileges
+		},
+		planning: []step{
+			{"paths", r.openPaths}, // every granted path, with the caller's ids
+			{"host", r.probe},      // what this host can enforce
+			{"state", r.openState}, // where the record goes, out of reach of every grant
+			{"user", r.identify},   // who the command runs as
+			{"plan", r.decide},     // the plan
+		},
+		storing: []step{
+			{"record", r.openRecord},    // run directory, plan, trace, output copies
+			{"mounts", r.makeMaterials}, // the view and the ruleset, attached to nothing yet
+		},
+		enclosing: []step{
+			{"envelope", r.envelope},   // the list of calls of program.go, canary, execve
+			{"running", r.startRelays}, // output flows, signals are forwarded
+		},
+	}
+}
+
+// Execute runs a command and returns its result.
+func Execute(ctx context.Context, cfg Config) (*runs.Result, error) {
+	r, started := newRun(cfg), time.Now()
+	o := r.order()
+	err := r.steps(o.opening)
+	if err == nil {
+		r.born = r.beside(slices.Concat(o.probing, o.bearing))
+		err = r.born.join(r.steps(slices.Concat(o.planning, o.storing)))
+	}
+	if err == nil {
+		err = r.steps(o.enclosing)
+	}
+	if err != nil {
+		return nil, r.fail(err)
+	}
+	end := r.watch(ctx)
+	r.timing.mark("command")
+	return r.finish(started, end)
+}
+
 // Prepare decides everything about a run and changes nothing but agentguard's
-// own directories. The caller must call Close.
+// own directories: a dry run. The caller must call Close.
 func Prepare(cfg Config) (*Run, error) {
+	r := newRun(cfg)
+	o := r.order()
+	if err := r.steps(slices.Concat(o.opening, o.probing, o.planning)); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func newRun(cfg Config) *Run {
 	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}}
 	r.timing.start()
-	for _, step := range []func() error{
-		r.who,       // whose authority bounds the run
-		r.openPaths, // every granted path, with the caller's ids
-		r.probe,     // what this host can enforce; debris of dead runs is swept
-		r.openState, // where the record goes, out of reach of every grant
-		r.identify,  // who the command runs as
-		r.decide,    // the plan
-	} {
-		if err := step(); err != nil {
-			return nil, errors.Join(err, r.Close())
-		}
-	}
-	r.timing.mark("prepared")
-	return r, nil
+	return r
 }
 
 // Plan is what the run will do.
 func (r *Run) Plan() *Plan { return r.plan }
 
-// Close releases everything; it may be called at any point and twice.
-func (r *Run) Close() error { return r.release.run() }
+// Close releases everything; it may be called at any point and twice. What was
+// born dies first: nothing is given back that it may still use.
+func (r *Run) Close() error { return errors.Join(r.killAll(), r.release.run()) }
 
 func (r *Run) who() error {
 	if len(r.cfg.Argv) == 0 || r.cfg.Argv[0] == "" {
 		return &Refusal{What: "no command", Remedy: "give one after --, as in agentguard exec -- make test"}
 	}
 	var err error
-	r.caller, err = CurrentCaller(func(name string) string { return lookupEnv(r.cfg.Environ, name) })
+	if r.caller, err = CurrentCaller(func(name string) string { return lookupEnv(r.cfg.Environ, name) }); err != nil {
+		return err
+	}
+	r.id = runs.NewID(time.Now())
+	r.host, err = newHost(runtimeDir())
+	if err == nil {
+		r.release.push("host", r.host.Close)
+	}
 	return err
 }
 
@@ -138,18 +213,21 @@ func (r *Run) openPaths() error {
 	return err
 }
 
-func (r *Run) probe() error {
-	parent := parentName()
-	h, err := probeHost(parent, runtimeDir())
-	if err != nil {
-		return err
-	}
-	r.host = h
-	r.release.push("host", h.Close)
+func (r *Run) probeCgroups() error { return r.host.probeCgroup(parentName()) }
+
+// probePrograms opens the programs of the parent cgroup. Without them the plan
+// has a gap, which is not refused here.
+func (r *Run) probePrograms() error {
+	r.host.probeBPF(runtimeDir())
 	if slices.Contains(seams(), "bpf") { // a parent that no program is attached to
-		if err := h.probeCgroup(parent + "-nobpf"); err != nil {
-			return err
-		}
+		return r.host.probeCgroup(parentName() + "-nobpf")
+	}
+	return nil
+}
+
+func (r *Run) probe() error {
+	if err := r.host.openSystem(); err != nil {
+		return err
 	}
 	return checkReach(r.grants.entries, runtimeDir())
 }
@@ -178,7 +256,7 @@ func (r *Run) openState() error {
 			}
 		}
 	}
-	return r.sweep()
+	return nil
 }
 
 // sweep removes what killed supervisors left behind.
@@ -234,6 +312,9 @@ func names(list []policy.Text) []string {
 }
 
 func (r *Run) decide() error {
+	if err := r.born.wait("programs"); err != nil {
+		return err
+	}
 	p, err := newPlan(planInput{
 		policy: r.cfg.Policy, host: r.host, grants: r.grants, argv: r.cfg.Argv,
 		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter,
@@ -251,38 +332,11 @@ func (r *Run) decide() error {
 	return nil
 }
 
-// Execute runs the command and returns its result. The steps of a run, in
-// order; each pushes what it has to release, and any failure kills what was
-// born and releases all of it.
-func (r *Run) Execute(ctx context.Context) (*runs.Result, error) {
-	started := time.Now()
-	for _, step := range []struct {
-		name string
-		do   func() error
-	}{
-		{"record", r.openRecord},   // run directory, trace, output copies
-		{"stdio", r.openStdio},     // pipes: no descriptor of the caller's goes in
-		{"cgroup", r.makeLeaf},     // a fresh leaf, limits written; the mounts are being made from here on
-		{"sensor", r.startSensor},  // everything born into the leaf is seen from here on
-		{"birth", r.birth},         // PID 1 and PID 2 exist
-		{"envelope", r.envelope},   // the list of calls of program.go, canary, execve
-		{"running", r.startRelays}, // output flows, signals are forwarded
-	} {
-		if err := step.do(); err != nil {
-			return nil, r.fail(step.name, err)
-		}
-		r.timing.mark(step.name)
-	}
-	end := r.watch(ctx)
-	r.timing.mark("ended")
-	return r.finish(started, end)
-}
-
 // fail ends a run that could not start: whatever was born dies here, and the
 // run's directory, which holds no record of a command, goes.
-func (r *Run) fail(step string, err error) error {
-	r.cfg.Log.Error().Str("step", step).Err(err).Msg("the run could not start")
-	if cerr := r.release.run(); cerr != nil {
+func (r *Run) fail(err error) error {
+	r.cfg.Log.Error().Err(err).Msg("the run could not start")
+	if cerr := r.Close(); cerr != nil {
 		r.cfg.Log.Error().Err(cerr).Msg("clean-up")
 	}
 	return r.explain(err)

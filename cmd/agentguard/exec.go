@@ -154,20 +154,21 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
-	r, err := supervisor.Prepare(supervisor.Config{
+	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		StateDir: f.state, Signals: sigs, Log: f.log(),
-	})
+	}
+	if !f.dryRun {
+		res, err := supervisor.Execute(context.Background(), cfg)
+		return res, pol, err
+	}
+	r, err := supervisor.Prepare(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer r.Close()
-	if f.dryRun {
-		return nil, nil, printPlan(r.Plan(), out, f.verbose)
-	}
-	res, err := r.Execute(context.Background())
-	return res, pol, err
+	return nil, nil, printPlan(r.Plan(), out, f.verbose)
 }
 
 // log is the operational log: silent unless -v, and never on stdout.
