@@ -25,13 +25,26 @@ const (
 	Unix                     // a cgroup hook saw the address of a UNIX socket
 )
 
-// Class says how an event competes for room: the top eighth of the ring is left to Control.
+// Lost is an event of the reader's own: numbers that were never read.
+const Lost Type = eventTypes - 1
+
+// Class says how an event competes for room in the ring: each class leaves the
+// top of it to those above. A class of its own for processes keeps a flood of
+// refused calls from pushing out the exec that it hides.
 type Class uint8
 
+// The classes, and how far each may fill the ring.
 const (
-	Bulk    Class = iota // Deny, ExecFail, ExecArgs, Listen, Socket, Unix
-	Control              // Exec, Fork, Exit
+	Bulk    Class = iota // what a command can do most of, such as datagrams: six eighths
+	Control              // Exec, ExecArgs, Fork, Exit: all of it
+	Verdict              // Deny, ExecFail, Listen, Socket, Unix: seven eighths
+	classes
 )
+
+// String is the class as the record names it.
+func (c Class) String() string {
+	return [...]string{"bulk", "control", "verdict"}[c]
+}
 
 // Phase tells the command's acts from those of the sandbox's own setup: pid 1
 // of the sandbox, and everything before the first execve of another task.
@@ -75,6 +88,7 @@ type Event struct {
 	CPU   int
 	Run   uint64 // leaf cgroup id
 	Seq   uint64 // per run and CPU from 0, without gaps: a missing number is a lost event
+	Late  bool   // it came so late that it was delivered as Lost before
 	Time  uint64 // CLOCK_BOOTTIME, ns
 	Start uint64 // CLOCK_BOOTTIME at which the process (its group leader) began, ns: with TGID and the boot id, proof against pid reuse
 	TGID  uint32 // process, host pid namespace; 0 where no process is known
@@ -88,6 +102,7 @@ type Event struct {
 	Exit   ExitInfo   // Exit
 	Call   CallInfo   // Deny, ExecFail
 	Socket SocketInfo // Socket, Unix, Listen
+	Lost   Gap        // Lost
 }
 
 // ExecInfo is what the kernel put in place.
@@ -140,7 +155,10 @@ type SocketInfo struct {
 	Text     []byte     // Unix: sun_path as given; abstract names begin with a zero byte
 }
 
-const headerSize = 64
+const (
+	headerSize = 64
+	eventTypes = 32 // EVENT_TYPES of c/abi.h
+)
 
 var order = binary.LittleEndian // amd64 and arm64
 

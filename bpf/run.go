@@ -20,8 +20,16 @@ type RunConfig struct {
 	// below the root, directly below Config.Parent.
 	CgroupID uint64
 	// RingBytes is the size of the event ring: a power of two, at least 64 KiB.
-	// 0 is 1 MiB.
+	// 0 is 1 MiB, 4 MiB with Freeze, and more where there are more than 8 CPUs.
 	RingBytes int
+	// Freeze, where set, is how the run waits for its reader instead of losing
+	// events: called with true it stops every task in the cgroup, with false it
+	// lets them go on. It may be called from any goroutine, one at a time, until
+	// Read returns.
+	Freeze func(bool) error
+	// Position, where set, tells where in the caller's record the last event went
+	// that Read has delivered. Gaps say between which two positions they lie.
+	Position func() uint64
 	// DenyListen refuses every bind of an INET or INET6 socket.
 	DenyListen bool
 }
@@ -35,8 +43,10 @@ type Run struct {
 	reader       *ringbuf.Reader
 	links        []link.Link // of the tracing programs, shared with the other live runs
 	record       ringbuf.Record
-	event        Event
+	event, lost  Event
 	gaps         gapTracker
+	brake        *brake // nil: none
+	position     func() uint64
 	missedBefore [len(tracingNames)]uint64
 	entered      bool // the entry in runs is ours
 	stopping     atomic.Bool
@@ -46,6 +56,9 @@ type Run struct {
 const (
 	minRing     = 64 << 10
 	defaultRing = 1 << 20
+	brakedRing  = 4 << 20  // so that a run is frozen for a few long times and not for many short ones
+	ringPerCPU  = 128 << 10 // an eighth of it is the longest event: room is asked for before it is taken, by all CPUs at once
+	maxRing     = 64 << 20
 	// flushEvery bounds how long an event waits while the ring is quiet: the
 	// programs wake the reader only above the watermark.
 	flushEvery = 10 * time.Millisecond
@@ -55,16 +68,33 @@ const (
 // that a process does which is born into the cgroup is seen.
 func (p *Programs) Start(cfg RunConfig) (*Run, error) {
 	if cfg.RingBytes == 0 {
-		cfg.RingBytes = defaultRing
+		cfg.RingBytes = ringSize(cfg.Freeze != nil)
 	}
 	if cfg.RingBytes < minRing || cfg.RingBytes&(cfg.RingBytes-1) != 0 {
 		return nil, fmt.Errorf("bpf: ring of %d bytes: must be a power of two, at least %d", cfg.RingBytes, minRing)
 	}
-	r := &Run{programs: p, id: cfg.CgroupID}
+	r := &Run{programs: p, id: cfg.CgroupID, position: cfg.Position}
+	if r.position == nil {
+		r.position = func() uint64 { return 0 }
+	}
 	if err := r.start(cfg); err != nil {
 		return nil, errors.Join(fmt.Errorf("bpf: run in cgroup %d: %w", cfg.CgroupID, plain(err)), r.Close())
 	}
 	return r, nil
+}
+
+// ringSize is the size for this host. What is reserved for a class must hold
+// what all CPUs write at once after they have seen that there is room.
+func ringSize(braked bool) int {
+	size := defaultRing
+	if braked {
+		size = brakedRing
+	}
+	cpus := ebpf.MustPossibleCPU()
+	for size < cpus*ringPerCPU && size < maxRing {
+		size *= 2
+	}
+	return size
 }
 
 func (r *Run) start(cfg RunConfig) error {
@@ -89,10 +119,14 @@ func (r *Run) start(cfg RunConfig) error {
 	if r.missedBefore, err = p.misses(); err != nil {
 		return err
 	}
+	r.brake = newBrake(r.reader, cfg.Freeze)
+	size := uint32(cfg.RingBytes)
 	value := runValue{
-		Slot:      r.slot.index,
-		Watermark: uint32(cfg.RingBytes / 4),
-		Ceiling:   uint32(cfg.RingBytes / 8 * 7),
+		Slot: r.slot.index, Watermark: size / 4,
+		Room: [classes]uint32{Bulk: size / 8 * 6, Verdict: size / 8 * 7, Control: size},
+	}
+	if r.brake != nil {
+		value.Brake = size / 2
 	}
 	if cfg.DenyListen {
 		value.Flags |= runDenyListen
@@ -277,42 +311,76 @@ func (r *Run) missed() (uint64, error) {
 
 // Read calls fn for each event until Stop (then it returns nil when the ring is
 // empty) or Close, or until fn returns an error, which it returns. The event
-// and its slices are valid during the call only.
-func (r *Run) Read(fn func(*Event) error) error {
+// and its slices are valid during the call only. Gaps that are certain are
+// delivered as events of type Lost; those of the last second are in Stats.
+func (r *Run) Read(fn func(*Event) error) (err error) {
+	stop, err := r.brake.watch(r.slot.ring.FD())
+	if err != nil {
+		return fmt.Errorf("bpf: brake: %w", err)
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	r.reader.SetDeadline(time.Now().Add(flushEvery))
-	for {
+	for n := uint(1); ; n++ {
 		err := r.reader.ReadInto(&r.record)
 		switch {
 		case err == nil:
-			if err := r.deliver(fn); err != nil {
-				return err
-			}
+			err = r.deliver(fn)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			r.reader.SetDeadline(time.Now().Add(flushEvery))
+			n, err = 0, nil
 		case errors.Is(err, ringbuf.ErrFlushed):
 			if r.stopping.Load() {
 				return nil
 			}
+			err = nil
 		case errors.Is(err, ringbuf.ErrClosed):
 			return nil
 		default:
 			return fmt.Errorf("bpf: read events: %w", err)
 		}
+		r.brake.look()
+		if err == nil && n%1024 == 0 {
+			err = r.settle(fn)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
 func (r *Run) deliver(fn func(*Event) error) error {
-	if err := r.event.decode(r.record.RawSample); err != nil {
+	ev := &r.event
+	if err := ev.decode(r.record.RawSample); err != nil {
 		return err
 	}
-	if r.event.Run != r.id {
+	if ev.Run != r.id {
 		return nil // of the slot's previous run
 	}
-	if r.event.CPU < len(r.slot.base) {
-		r.event.Seq -= r.slot.base[r.event.CPU].Seq
+	if ev.CPU < len(r.slot.base) {
+		ev.Seq -= r.slot.base[ev.CPU].Seq
 	}
-	r.gaps.see(&r.event)
-	return fn(&r.event)
+	ev.Late = !r.gaps.see(ev, r.position())
+	err := fn(ev)
+	r.gaps.delivered(ev.CPU, r.position())
+	return err
+}
+
+// settle delivers the gaps that cannot close any more.
+func (r *Run) settle(fn func(*Event) error) error {
+	for _, gap := range r.gaps.settle(bootTime()) {
+		r.lost = Event{Type: Lost, CPU: gap.CPU, Run: r.id, Time: gap.Before, Lost: gap}
+		if err := fn(&r.lost); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bootTime is CLOCK_BOOTTIME in ns, as the programs read it.
+func bootTime() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail: the clock exists since 2.6.39
+	return uint64(ts.Nano())
 }
 
 // Stop makes Read return when it has delivered what is in the ring. The cgroup
@@ -336,6 +404,7 @@ func (r *Run) Close() error {
 		}
 	}
 	if r.reader != nil {
+		r.brake.release()
 		errs = append(errs, r.reader.Close())
 	}
 	unlock, err := lockFile(lockPath(p.cfg.PinDir, "lock"))

@@ -56,7 +56,7 @@ func TestLossIsExact(t *testing.T) {
 	for _, wg := range cmds {
 		wg.Wait()
 	}
-	var kept [2]uint64
+	var kept [classes]uint64
 	exits := 0
 	run.Stop()
 	if err := run.Read(func(ev *Event) error {
@@ -73,9 +73,12 @@ func TestLossIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkLoss(t, stats, kept)
-	bulk := stats.Classes[Bulk]
-	if all := bulk.Sent + bulk.Dropped; all+stats.Missed < 2*n || bulk.Dropped < bulk.Sent {
-		t.Errorf("bulk %+v, %d missed, want %d in all", bulk, stats.Missed, 2*n)
+	refused := stats.Classes[Verdict]
+	if all := refused.Sent + refused.Dropped; all+stats.Missed < 2*n || refused.Dropped < refused.Sent {
+		t.Errorf("verdicts %+v, %d missed, want %d in all", refused, stats.Missed, 2*n)
+	}
+	if d := stats.Dropped; len(d) != 1 || d[0] != (TypeCount{Deny, refused.Dropped}) {
+		t.Errorf("dropped by type %v, want %d", d, refused.Dropped)
 	}
 	if c := stats.Classes[Control]; c.Dropped != 0 || exits != 2 {
 		t.Errorf("control %+v, %d exits", c, exits)
@@ -85,9 +88,9 @@ func TestLossIsExact(t *testing.T) {
 	}
 }
 
-func checkLoss(t *testing.T, stats Stats, kept [2]uint64) {
+func checkLoss(t *testing.T, stats Stats, kept [classes]uint64) {
 	t.Helper()
-	var dropped, missing uint64
+	var dropped, missing, all, numbered uint64
 	for class, c := range stats.Classes {
 		dropped += c.Dropped
 		if kept[class] != c.Sent {
@@ -98,10 +101,16 @@ func checkLoss(t *testing.T, stats Stats, kept [2]uint64) {
 		}
 	}
 	for _, g := range stats.Gaps {
-		missing += g.Last - g.First + 1
+		missing += g.Count
 	}
-	if missing != dropped || stats.Read != kept[0]+kept[1] {
-		t.Errorf("gaps of %d, dropped %d; read %d, kept %v", missing, dropped, stats.Read, kept)
+	for _, n := range kept {
+		all += n
+	}
+	for _, n := range stats.Numbered {
+		numbered += n
+	}
+	if missing != dropped || stats.Read != all || numbered != all+missing || stats.Late != 0 {
+		t.Errorf("gaps of %d, dropped %d; read %d, %d late, kept %v, numbered %d", missing, dropped, stats.Read, stats.Late, kept, numbered)
 	}
 }
 
@@ -158,7 +167,7 @@ func TestFloodIsKept(t *testing.T) {
 		}
 	}
 	checkCount(t, stats, got, n)
-	if stats.Classes[Bulk].Dropped != 0 || len(stats.Gaps) != 0 {
+	if stats.Classes[Verdict].Dropped != 0 || len(stats.Gaps) != 0 {
 		t.Errorf("%+v, %d gaps", stats.Classes, len(stats.Gaps))
 	}
 }

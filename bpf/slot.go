@@ -26,7 +26,8 @@ type runValue struct {
 	Slot      uint32
 	Flags     uint32
 	Watermark uint32
-	Ceiling   uint32
+	Brake     uint32
+	Room      [classes]uint32
 	InitTGID  uint32
 	Started   uint32
 }
@@ -36,7 +37,10 @@ type callCounter struct{ Calls, Errors, Bytes uint64 }
 // counterValue is struct counters of c/abi.h.
 type counterValue struct {
 	Seq         uint64
-	Class       [2]struct{ Sent, Dropped, DroppedBytes uint64 }
+	Class       [classes]struct{ Sent, Dropped, DroppedBytes uint64 }
+	Dropped     [eventTypes]uint64
+	Waits       uint64
+	WaitTime    uint64 // ns
 	TxPackets   uint64
 	TxBytes     uint64
 	RxPackets   uint64
@@ -61,30 +65,52 @@ func (p *Programs) slotPath(i uint32) string {
 	return lockPath(p.cfg.PinDir, p.id, strconv.Itoa(int(i)))
 }
 
-// takeSlot finds a slot that no live run and no entry of runs uses.
+// takeSlot finds a slot that no live run and no entry of runs uses: one whose
+// ring has the size, or which has none yet, in preference to one whose ring has
+// to be replaced.
 func (p *Programs) takeSlot(ringBytes int) (*slot, error) {
 	used, err := p.sweepRuns()
 	if err != nil {
 		return nil, err
 	}
-	for i := range uint32(maxSlots) {
-		if used[i] {
-			continue
+	for _, replace := range []bool{false, true} {
+		for i := range uint32(maxSlots) {
+			if used[i] {
+				continue
+			}
+			s, err := p.trySlot(i, ringBytes, replace)
+			if s != nil || err != nil {
+				return s, err
+			}
 		}
-		lock, err := tryLock(p.slotPath(i))
-		if err != nil {
-			return nil, err
-		}
-		if lock == nil {
-			continue
-		}
-		s := &slot{index: i, lock: lock}
-		if err := p.fillSlot(s, ringBytes); err != nil {
-			return nil, errors.Join(err, s.close())
-		}
-		return s, nil
 	}
 	return nil, errNoSlot
+}
+
+// trySlot takes one slot; nil when another run holds it, or when its ring has
+// another size and may not be replaced.
+func (p *Programs) trySlot(i uint32, ringBytes int, replace bool) (*slot, error) {
+	lock, err := tryLock(p.slotPath(i))
+	if lock == nil {
+		return nil, err
+	}
+	s := &slot{index: i, lock: lock}
+	if s.ring, err = innerMap(p.rings, i); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if s.ring != nil && s.ring.MaxEntries() != uint32(ringBytes) {
+		if !replace {
+			return nil, s.close()
+		}
+		if err := s.ring.Close(); err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+		s.ring = nil
+	}
+	if err := p.fillSlot(s, ringBytes); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
 }
 
 // sweepRuns removes the entries of runs whose owner and whose processes are
@@ -128,18 +154,10 @@ func (p *Programs) isDead(id uint64, slot uint32) (bool, error) {
 	return err == nil && !busy, err
 }
 
-// fillSlot opens what the slot has from an earlier run, or makes it.
+// fillSlot opens the counters that the slot has from an earlier run, and makes
+// what it lacks.
 func (p *Programs) fillSlot(s *slot, ringBytes int) error {
 	var err error
-	if s.ring, err = innerMap(p.rings, s.index); err != nil {
-		return err
-	}
-	if s.ring != nil && s.ring.MaxEntries() != uint32(ringBytes) {
-		if err := s.ring.Close(); err != nil {
-			return err
-		}
-		s.ring = nil
-	}
 	if s.counts, err = innerMap(p.counts, s.index); err != nil {
 		return err
 	}

@@ -1,18 +1,29 @@
 package bpf
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Stats is what the kernel counted for a run.
 type Stats struct {
-	Calls       []CallCount // system calls of the command, by number; those that were made
-	ThreadExits uint64      // threads that ended, besides the last of each process
-	FileBytes   uint64      // written to regular files, or reached for by truncate and fallocate; mappings of what was there before are not seen
-	Tx, Rx      Traffic     // IP packets, headers included; loopback counts on both sides
-	TxRefused   uint64      // packets to another destination than loopback
-	Classes     [2]Delivery // by Class
-	Read        uint64      // events that Read has delivered
-	Gaps        []Gap       // where events are missing, as far as Read has come
-	Missed      uint64      // at most so many events and counted calls were lost since the kernel skipped a program, here or in any process of the host: above 0, the record is incomplete
+	Calls       []CallCount       // system calls of the command, by number; those that were made
+	ThreadExits uint64            // threads that ended, besides the last of each process
+	FileBytes   uint64            // written to regular files, or reached for by truncate and fallocate; mappings of what was there before are not seen
+	Tx, Rx      Traffic           // IP packets, headers included; loopback counts on both sides
+	TxRefused   uint64            // packets to another destination than loopback
+	Classes     [classes]Delivery // by Class
+	Dropped     []TypeCount       // lost for want of room, by type; the sum is that of Classes
+	Waits       uint64            // how often a task waited for the reader
+	WaitTime    time.Duration     // of all tasks
+	Numbered    []uint64          // events by CPU, kept or lost: the last sequence number is one less
+	Read        uint64            // events that Read has delivered
+	Late        uint64            // of these, counted as lost before
+	Gaps        []Gap             // where events are missing that Read has not delivered as Lost
+	Freezes     uint64            // how often the run was frozen (RunConfig.Freeze)
+	FrozenTime  time.Duration
+	BrakeErr    error  // why it is not frozen any more
+	Missed      uint64 // at most so many events and counted calls were lost since the kernel skipped a program, here or in any process of the host: above 0, the record is incomplete
 }
 
 // CallCount counts one system call. The number 511 stands for it and all above,
@@ -21,6 +32,12 @@ type CallCount struct {
 	NR            int
 	Calls, Errors uint64
 	Bytes         uint64 // read, written, sent or received: sum of the results of such calls
+}
+
+// TypeCount counts events of one type.
+type TypeCount struct {
+	Type Type
+	N    uint64
 }
 
 // Traffic counts packets.
@@ -45,7 +62,11 @@ func (r *Run) Stats() (Stats, error) {
 	}
 	s := sum.stats()
 	s.Missed = missed
-	s.Read, s.Gaps = r.gaps.report(cpus)
+	s.Read, s.Late, s.Gaps = r.gaps.rest(cpus)
+	s.Freezes, s.FrozenTime, s.BrakeErr = r.brake.report()
+	for i := range cpus {
+		s.Numbered = append(s.Numbered, cpus[i].Seq)
+	}
 	return s, nil
 }
 
@@ -70,6 +91,11 @@ func (c *counterValue) add(o *counterValue, sign uint64) {
 		c.Class[i].Dropped += sign * o.Class[i].Dropped
 		c.Class[i].DroppedBytes += sign * o.Class[i].DroppedBytes
 	}
+	for i := range c.Dropped {
+		c.Dropped[i] += sign * o.Dropped[i]
+	}
+	c.Waits += sign * o.Waits
+	c.WaitTime += sign * o.WaitTime
 	c.TxPackets += sign * o.TxPackets
 	c.TxBytes += sign * o.TxBytes
 	c.RxPackets += sign * o.RxPackets
@@ -91,6 +117,13 @@ func (c *counterValue) stats() Stats {
 		Tx:          Traffic{c.TxPackets, c.TxBytes},
 		Rx:          Traffic{c.RxPackets, c.RxBytes},
 		TxRefused:   c.TxRefused,
+		Waits:       c.Waits,
+		WaitTime:    time.Duration(c.WaitTime),
+	}
+	for t, n := range c.Dropped {
+		if n > 0 {
+			s.Dropped = append(s.Dropped, TypeCount{Type(t), n})
+		}
 	}
 	for i, class := range c.Class {
 		s.Classes[i] = Delivery(class)

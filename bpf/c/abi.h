@@ -25,13 +25,19 @@ enum event_type {
 	EV_LISTEN,
 	EV_SOCKET,
 	EV_UNIX,
+	EVENT_TYPES = 32, /* room for more */
 };
 
-/* Bulk events leave the top of the ring to control events (struct run.ceiling). */
+/*
+ * How events compete for one ring (struct run.room): each class leaves its top
+ * to those above it, so that a flood of opens cannot push out a refusal, nor a
+ * flood of refusals the exec that it hides.
+ */
 enum event_class {
-	CLASS_BULK = 0,
-	CLASS_CONTROL = 1,
-	CLASSES = 2,
+	CLASS_BULK = 0,    /* opens, changes of files, mappings, datagrams */
+	CLASS_CONTROL = 1, /* processes: exec and its arguments, fork, exit */
+	CLASS_VERDICT = 2, /* refused calls, failed execs, sockets */
+	CLASSES = 3,
 };
 
 enum phase {
@@ -63,7 +69,8 @@ struct run {
 	u32 slot;      /* index into rings and counters */
 	u32 flags;     /* enum run_flags */
 	u32 watermark; /* unread bytes above which the reader is woken */
-	u32 ceiling;   /* unread bytes above which only control events are taken */
+	u32 brake;     /* unread bytes above which a task waits for the reader; 0: none waits */
+	u32 room[CLASSES]; /* unread bytes above which a class is dropped */
 	u32 init_tgid; /* set by the programs: pid 1 of the sandbox; 0 before it is seen */
 	u32 started;   /* set by the programs: the command has been executed */
 };
@@ -80,6 +87,8 @@ struct class_count {
 struct counters {
 	u64 seq;
 	struct class_count class[CLASSES];
+	u64 dropped[EVENT_TYPES];
+	u64 waits, wait_ns; /* of tasks for the reader */
 	u64 tx_packets, tx_bytes, rx_packets, rx_bytes, tx_refused;
 	u64 thread_exits;
 	u64 file_bytes; /* written to regular files, and room taken by truncate and fallocate */

@@ -151,7 +151,7 @@ INLINE void report_call(const struct member *m, struct pt_regs *regs, s64 ret, s
 
 	if (!ev)
 		return;
-	fill_current(&ev->h, m, type, CLASS_BULK);
+	fill_current(&ev->h, m, type, CLASS_VERDICT);
 	ev->h.nr = nr;
 	ev->h.ret = ret;
 	call_args(regs, ev->args);
@@ -227,7 +227,7 @@ INLINE void report_listen(const struct member *m, struct pt_regs *regs, s32 nr)
 		return;
 	socket = READ(file, private_data);
 	sk = READ(socket, sk);
-	fill_current(&ev.h, m, EV_LISTEN, CLASS_BULK);
+	fill_current(&ev.h, m, EV_LISTEN, CLASS_VERDICT);
 	ev.h.nr = nr;
 	ev.allowed = 1;
 	ev.family = READ(sk, __sk_common.skc_family);

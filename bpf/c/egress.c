@@ -64,7 +64,7 @@ int sock_create(struct bpf_sock *ctx)
 	ev.type = ctx->type;
 	ev.protocol = ctx->protocol;
 	ev.allowed = ordinary(ev.type, ev.protocol);
-	fill_current(&ev.h, &m, EV_SOCKET, CLASS_BULK);
+	fill_current(&ev.h, &m, EV_SOCKET, CLASS_VERDICT);
 	emit(&m, &ev.h, sizeof(ev));
 	return ev.allowed ? 1 : 0;
 }
@@ -87,10 +87,10 @@ int skb_egress(struct __sk_buff *skb)
 	/* Also runs in softirq, on any task's back: no process is named. */
 	ev.hook = HOOK_EGRESS;
 	ev.h.type = EV_SOCKET;
-	ev.h.class = CLASS_BULK;
+	ev.h.class = CLASS_VERDICT;
 	ev.h.nr = -1;
 	ev.h.phase = m.run->started ? PHASE_COMMAND : PHASE_ENVELOPE;
-	emit(&m, &ev.h, sizeof(ev));
+	emit_now(&m, &ev.h, sizeof(ev));
 	return 0;
 }
 

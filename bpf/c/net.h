@@ -70,7 +70,7 @@ INLINE int judge_address(struct bpf_sock_addr *ctx, u8 hook, u16 family, bool8 a
 		addr[2] = ctx->user_ip6[2];
 		addr[3] = ctx->user_ip6[3];
 	}
-	fill_current(&ev.h, &m, EV_SOCKET, CLASS_BULK);
+	fill_current(&ev.h, &m, EV_SOCKET, allowed && hook == HOOK_SENDMSG ? CLASS_BULK : CLASS_VERDICT);
 	emit(&m, &ev.h, sizeof(ev));
 	return allowed ? 1 : 0;
 }

@@ -115,13 +115,63 @@ INLINE void fill_current(struct header *h, const struct member *m, u8 type, u8 c
 	h->ret = 0;
 }
 
-/*
- * emit numbers and writes one record, or counts its loss. The number is taken
- * before the outcome is known, so that a lost record leaves a hole.
- */
-INLINE void emit(const struct member *m, struct header *h, u32 size)
+#define WAIT_NS 100000
+
+struct wait {
+	u64 until;
+	u32 slot, mark;
+};
+
+/* still_full ends the wait when the reader has made room, or the time is over; called by loop(). */
+static long still_full(u32 round, struct wait *w)
 {
-	struct class_count *class = &m->counts->class[h->class & 1];
+	void *ring = map_lookup(&rings, &w->slot);
+
+	(void)round;
+	return !ring || ringbuf_query(ring, RING_AVAIL_DATA) <= w->mark || ktime_boot_ns() > w->until;
+}
+
+/*
+ * wait_for_room keeps the current task busy while its ring is fuller than the
+ * brake allows, for at most WAIT_NS: the run is being frozen, and this bounds
+ * what its tasks write until they reach the return to user space, where the
+ * freezer stops them. Tracepoints are entered without preemption before Linux
+ * 7.0, so it must be short; what comes next finds room or is dropped and counted.
+ */
+INLINE void wait_for_room(const struct member *m)
+{
+	struct wait w = {0, m->run->slot, m->run->brake};
+	void *ring;
+	u64 begun;
+
+	if (!w.mark)
+		return;
+	ring = map_lookup(&rings, &w.slot);
+	if (!ring || ringbuf_query(ring, RING_AVAIL_DATA) <= w.mark)
+		return;
+	begun = ktime_boot_ns();
+	w.until = begun + WAIT_NS;
+	loop(1 << 20, still_full, &w, 0);
+	add(&m->counts->waits, 1);
+	add(&m->counts->wait_ns, ktime_boot_ns() - begun);
+}
+
+INLINE void count_lost(const struct member *m, const struct header *h, u32 size)
+{
+	struct class_count *class = &m->counts->class[at_most(h->class, CLASSES - 1)];
+
+	add(&class->dropped, 1);
+	add(&class->dropped_bytes, size);
+	add(&m->counts->dropped[h->type & (EVENT_TYPES - 1)], 1);
+}
+
+/*
+ * emit_now numbers and writes one record, or counts its loss. The number is
+ * taken before the outcome is known, so that a lost record leaves a hole.
+ */
+INLINE void emit_now(const struct member *m, struct header *h, u32 size)
+{
+	u32 class = at_most(h->class, CLASSES - 1);
 	u64 flags = RING_NO_WAKEUP, unread;
 	void *ring;
 
@@ -131,19 +181,22 @@ INLINE void emit(const struct member *m, struct header *h, u32 size)
 	h->seq = __sync_fetch_and_add(&m->counts->seq, 1);
 	ring = map_lookup(&rings, &m->run->slot);
 	if (!ring)
-		goto lost;
+		return count_lost(m, h, size);
 	unread = ringbuf_query(ring, RING_AVAIL_DATA);
-	if (h->class == CLASS_BULK && unread > m->run->ceiling)
-		goto lost;
+	if (unread > m->run->room[class])
+		return count_lost(m, h, size);
 	if (unread > m->run->watermark)
 		flags = RING_FORCE_WAKEUP;
 	if (ringbuf_output(ring, h, size, flags))
-		goto lost;
-	add(&class->sent, 1);
-	return;
-lost:
-	add(&class->dropped, 1);
-	add(&class->dropped_bytes, size);
+		return count_lost(m, h, size);
+	add(&m->counts->class[class].sent, 1);
+}
+
+/* emit is emit_now for what the current task does: in a run with a brake it may have to wait. */
+INLINE void emit(const struct member *m, struct header *h, u32 size)
+{
+	wait_for_room(m);
+	emit_now(m, h, size);
 }
 
 #endif

@@ -142,7 +142,7 @@ static long send_args(u32 round, struct args_context *ctx)
 	if (!ev || offset >= total || !find(&m, ctx->run))
 		return 1;
 	len = total - offset < ARGS_CHUNK ? at_most(total - offset, ARGS_CHUNK) : ARGS_CHUNK;
-	fill_current(&ev->h, &m, EV_EXEC_ARGS, CLASS_BULK);
+	fill_current(&ev->h, &m, EV_EXEC_ARGS, CLASS_CONTROL);
 	ev->offset = offset;
 	if (read_user(ev->data, len, (void *)(start + offset))) {
 		ev->h.flags |= F_UNREADABLE;

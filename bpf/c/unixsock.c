@@ -38,7 +38,7 @@ INLINE int record(struct bpf_sock_addr *ctx, u8 hook)
 		len = 108;
 	ev.len = len;
 	read_kernel(ev.data, len, (char *)READ(kern, uaddr) + 2);
-	fill_current(&ev.h, &m, EV_UNIX, CLASS_BULK);
+	fill_current(&ev.h, &m, EV_UNIX, hook == HOOK_SENDMSG ? CLASS_BULK : CLASS_VERDICT);
 	emit(&m, &ev.h, sizeof(ev));
 	return 1;
 }

@@ -1,0 +1,98 @@
+package bpf
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
+)
+
+// freezer writes cgroup.freeze of a leaf.
+func freezer(t *testing.T, leaf string) func(bool) error {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(leaf, "cgroup.freeze"), os.O_WRONLY, 0)
+	if err != nil {
+		testenv.Missing(t, "cgroup", err.Error())
+	}
+	t.Cleanup(func() { f.Close() })
+	return func(on bool) error {
+		_, err := f.WriteAt([]byte{'0' + map[bool]byte{true: 1}[on]}, 0)
+		return err
+	}
+}
+
+// With a brake a slow reader of a small ring loses nothing, whoever is faster.
+func TestBrakeLosesNothing(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	leaf := h.leaf()
+	id, err := cgroupID(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := p.Start(RunConfig{CgroupID: id, RingBytes: 4 * minRing, Freeze: freezer(t, leaf.Name())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	const n, producers = 5000, 4
+	var kept [classes]uint64
+	read := make(chan error, 1)
+	go func() {
+		read <- run.Read(func(ev *Event) error {
+			if kept[ev.Class]++; kept[ev.Class]%1000 == 0 {
+				time.Sleep(3 * time.Millisecond) // a write to a busy disk
+			}
+			return nil
+		})
+	}()
+	var floods sync.WaitGroup
+	for range producers {
+		floods.Go(func() {
+			if out, err := act(leaf, "deny-flood", denyDir(t), strconv.Itoa(n)).CombinedOutput(); err != nil {
+				t.Errorf("%v %s", err, out)
+			}
+		})
+	}
+	floods.Wait()
+	if err := run.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != nil {
+		t.Fatal(err)
+	}
+	stats, err := run.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("frozen %d times for %v, %d waits for %v", stats.Freezes, stats.FrozenTime, stats.Waits, stats.WaitTime)
+	checkLoss(t, stats, kept)
+	if c := stats.Classes[Verdict]; c.Dropped != 0 || c.Sent+stats.Missed < n*producers {
+		t.Errorf("%+v and %d missed, want %d and none lost", c, stats.Missed, n*producers)
+	}
+	if stats.Freezes == 0 || stats.BrakeErr != nil {
+		t.Errorf("frozen %d times, %v", stats.Freezes, stats.BrakeErr)
+	}
+	if frozen, err := os.ReadFile(filepath.Join(leaf.Name(), "cgroup.freeze")); err != nil || string(frozen) != "0\n" {
+		t.Errorf("cgroup.freeze is %q at the end, %v", frozen, err)
+	}
+}
+
+// A freeze that fails is reported, and the run goes on without.
+func TestBrakeFails(t *testing.T) {
+	h := newHost(t)
+	rec := h.start(h.open(), RunConfig{RingBytes: minRing, Freeze: func(bool) error { return unix.EIO }})
+	if out, err := act(rec.leaf, "deny-flood", denyDir(t), "20000").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	_, stats := rec.finish(t)
+	if stats.BrakeErr == nil || stats.Freezes != 0 {
+		t.Errorf("%v, frozen %d times", stats.BrakeErr, stats.Freezes)
+	}
+}
