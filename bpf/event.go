@@ -25,6 +25,19 @@ const (
 	Unix                     // a cgroup hook saw the address of a UNIX socket
 )
 
+var typeNames = [...]string{
+	Exec: "exec", ExecArgs: "exec_args", ExecFail: "exec_fail", Fork: "fork", Exit: "exit", Deny: "deny",
+	Listen: "listen", Socket: "socket", Unix: "unix",
+}
+
+// String is the type as the record's counts of lost events name it.
+func (t Type) String() string {
+	if int(t) < len(typeNames) && typeNames[t] != "" {
+		return typeNames[t]
+	}
+	return fmt.Sprintf("type-%d", uint8(t))
+}
+
 // Lost is an event of the reader's own: numbers that were never read.
 const Lost Type = eventTypes - 1
 

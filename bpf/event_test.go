@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -21,8 +22,8 @@ func TestLayouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := sensor.Maps["runs"].ValueSize; got != 24 {
-		t.Errorf("struct run has %d bytes, runValue 24", got)
+	if got, want := sensor.Maps["runs"].ValueSize, uint32(unsafe.Sizeof(runValue{})); got != want {
+		t.Errorf("struct run has %d bytes, runValue %d", got, want)
 	}
 	if got := sensor.Maps["counts"].InnerMap.ValueSize; got != counterBytes {
 		t.Errorf("struct counters has %d bytes, counterValue %d", got, counterBytes)
@@ -40,7 +41,7 @@ func TestLayouts(t *testing.T) {
 		{sensor, "ev_args", ExecArgs, map[string]uint32{"offset": 0, "len": 4, "data": 8}},
 		{sensor, "ev_call", Deny, map[string]uint32{"args": 0, "path_len": 48, "path2_len": 50, "addr_len": 52, "data": 56}},
 		{sensor, "header", 0, map[string]uint32{"type": 0, "class": 1, "phase": 2, "flags": 3, "cpu": 4, "run": 8, "seq": 16, "time": 24, "start": 32, "tgid": 40, "tid": 44, "ret": 48, "nr": 56, "uid": 60}},
-		{egress, "run", 0, map[string]uint32{"slot": 0, "flags": 4, "watermark": 8, "ceiling": 12, "init_tgid": 16, "started": 20}},
+		{egress, "run", 0, map[string]uint32{"slot": 0, "flags": 4, "watermark": 8, "brake": 12, "room": 16, "init_tgid": 28, "started": 32}},
 	} {
 		checkLayout(t, test.spec, test.name, test.kind, test.want)
 	}

@@ -224,7 +224,7 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 	events, _ := h.observe(h.open(), RunConfig{}, "files", dir)
 	var got []string
 	for _, ev := range ofType(events, Deny) {
-		if ev.Flags != 0 || ev.Class != Bulk || ev.Phase != Command {
+		if ev.Flags != 0 || ev.Class != Verdict || ev.Phase != Command {
 			t.Errorf("flags %d class %d phase %d", ev.Flags, ev.Class, ev.Phase)
 		}
 		got = append(got, fmt.Sprintf("%d %d %s %s", ev.NR, ev.Ret, ev.Call.Path, ev.Call.Path2))

@@ -204,7 +204,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 
 // closeRecord writes what was lost, the outputs and the summary.
 func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) {
-	findings := r.lossEvents(stats, err)
+	findings := r.lossEvents(&stats, err)
 	for _, s := range streams {
 		e := trace.Event{
 			Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: s.Name,
@@ -217,7 +217,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	}
 	sum := &trace.Event{
 		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
-		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: counts(stats, r.plan.Syscalls),
+		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: append(counts(stats, r.plan.Syscalls), lossCounts(&stats)...),
 	}
 	if r.sensor == nil {
 		findings = append(findings, "no events: the gap `record` was accepted")
@@ -232,39 +232,6 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 		res.Denials.First = append(res.Denials.First, runs.NewDenial(&r.rec.denied.first[i]))
 	}
 	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(verdict), Records: sum.Records + 1, Lost: sum.Lost, Findings: why}
-}
-
-// lossEvents puts every known loss into the record and returns what else makes
-// it incomplete.
-func (r *Run) lossEvents(stats bpf.Stats, err error) []string {
-	var findings []string
-	if err != nil {
-		findings = append(findings, "sensor: "+err.Error())
-	}
-	lose := func(class string, count, bytes uint64, cpu int32) {
-		e := trace.Event{
-			Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(),
-			Loss: trace.Loss{Class: class, Count: count, Bytes: bytes, CPU: cpu},
-		}
-		r.rec.appendOwn(&e)
-	}
-	for class, d := range stats.Classes {
-		if d.Dropped > 0 {
-			lose([]string{"ring.bulk", "ring.control"}[class], d.Dropped, d.DroppedBytes, -1)
-		}
-	}
-	for _, g := range stats.Gaps {
-		e := trace.Event{Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(), Text: fmt.Sprintf(
-			"of these, CPU %d: events %d to %d, between %d and %d ns", g.CPU, g.First, g.Last, g.After, g.Before), Loss: trace.Loss{Class: "ring.gap", CPU: int32(g.CPU)}}
-		r.rec.appendOwn(&e)
-	}
-	if sent := stats.Classes[0].Sent + stats.Classes[1].Sent; stats.Read < sent {
-		lose("ring.unread", sent-stats.Read, 0, -1)
-	}
-	if stats.Missed > 0 {
-		lose("sensor.missed", stats.Missed, 0, -1)
-	}
-	return findings
 }
 
 // counts are the kernel's totals for the summary; each tells every call apart.

@@ -160,8 +160,18 @@ func TestCloseRecord(t *testing.T) {
 	}{
 		{name: "without a sensor", findings: []string{"no events: the gap `record` was accepted"}},
 		{
-			name: "dropped", stats: bpf.Stats{Classes: [2]bpf.Delivery{{Sent: 5, Dropped: 7, DroppedBytes: 99}, {Dropped: 1, DroppedBytes: 3}}, Missed: 4, Read: 5},
-			losses: []trace.Loss{{Class: "ring.bulk", Count: 7, Bytes: 99, CPU: -1}, {Class: "ring.control", Count: 1, Bytes: 3, CPU: -1}, {Class: "sensor.missed", Count: 4, CPU: -1}},
+			name: "dropped", stats: bpf.Stats{
+				Classes: [3]bpf.Delivery{{Sent: 5, Dropped: 7, DroppedBytes: 99}, {Dropped: 1, DroppedBytes: 3}}, Missed: 4, Read: 5,
+				Gaps: []bpf.Gap{{CPU: 1, First: 4, Last: 11, Count: 8, AfterPos: 3, BeforePos: 5, Before: 1}}, Numbered: []uint64{0, 12},
+			},
+			losses: []trace.Loss{
+				{Class: "any", Cause: "ring", Count: 8, CPU: 1, First: 5, Last: 12, AfterSeq: 3, BeforeSeq: 6},
+				{Class: "any", Cause: "recursion", Count: 4, CPU: -1},
+			},
+		},
+		{
+			name: "the kernel disagrees", stats: bpf.Stats{Classes: [3]bpf.Delivery{{Sent: 5, Dropped: 7}}},
+			findings: []string{"the kernel counted 7 lost events, and 0 of its numbers are missing"},
 		},
 		{name: "the sensor failed", err: errors.New("the ring broke"), findings: []string{"sensor: the ring broke"}},
 		{name: "a copy failed", streams: []Stream{{Name: "stdout", Total: 9, Kept: 2, SHA256: strings.Repeat("a", 64), Error: "record: no space"}}, findings: []string{"stdout: record: no space"}},
@@ -175,7 +185,7 @@ func TestCloseRecord(t *testing.T) {
 			for _, e := range events {
 				switch e.Kind {
 				case trace.KindLoss:
-					losses = append(losses, trace.Loss{Class: e.Loss.Class, Count: e.Loss.Count, Bytes: e.Loss.Bytes, CPU: e.Loss.CPU})
+					losses = append(losses, e.Loss)
 				case trace.KindOutput:
 					if e.Bytes != 9 || e.Kept != 2 || e.Stream != "stdout" {
 						t.Errorf("%+v", e)

@@ -164,7 +164,9 @@ func (r *Run) startSensor() error {
 	if r.host.programs == nil { // a gap: the plan refuses it, or it was accepted
 		return nil
 	}
-	sensor, err := r.host.programs.Start(bpf.RunConfig{CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy)})
+	sensor, err := r.host.programs.Start(bpf.RunConfig{
+		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Position: func() uint64 { return r.rec.w.Seq() },
+	})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ type recorder struct {
 	argv    [][]byte
 	execs   map[uint32]*pendingExec // by process: execs whose arguments come in parts
 	denied  denials
-	readErr error // of the sensor's ring
+	readErr error  // of the sensor's ring
+	lost    uint64 // numbers of the kernel's that are missing, as far as they are in the record
 
 	// hooked holds, by thread, the kind of act that a cgroup program has just
 	// refused: the EPERM of the same call, seen at its end, is not a second denial.
@@ -30,8 +31,13 @@ type recorder struct {
 
 // event is the callback of bpf.Run.Read.
 func (r *recorder) event(b *bpf.Event) error {
-	if b.Type == bpf.ExecArgs {
+	switch b.Type {
+	case bpf.ExecArgs:
+		r.fold(b)
 		r.moreArgs(b)
+		return nil
+	case bpf.Lost:
+		r.lose(&b.Lost)
 		return nil
 	}
 	r.flushExec(b.TGID)
@@ -40,6 +46,7 @@ func (r *recorder) event(b *bpf.Event) error {
 		Mono: b.Time, Phase: trace.PhaseCommand,
 		Proc: trace.Proc{Pid: b.TGID, Tid: b.TID, UID: b.UID, Start: b.Start},
 	}
+	r.number(e, b)
 	if b.Phase == bpf.Envelope {
 		e.Phase = trace.PhaseEnvelope
 	}
@@ -59,6 +66,7 @@ func (r *recorder) event(b *bpf.Event) error {
 		if have, ok := r.hooked[b.TID]; ok && b.Ret == -int64(unix.EPERM) {
 			delete(r.hooked, b.TID)
 			if have == kind {
+				r.fold(b)
 				return nil
 			}
 		}

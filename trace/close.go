@@ -11,7 +11,7 @@ import (
 func (t *Writer) Judge() (Judgement, []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return (&Report{Summary: t.sealed, Lost: t.lost(), Findings: t.findings}).Judge()
+	return (&Report{Summary: t.sealed, Lost: t.lost(), Findings: t.findings, numbers: t.numbers}).Judge()
 }
 
 // Close ends the record: loss records for what this Writer could not keep, then
@@ -54,7 +54,7 @@ func (t *Writer) finish(sum *Event) error {
 		t.encode(&Event{Kind: KindLoss, Mono: sum.Mono, Loss: l})
 	}
 	end.Kind, end.Records, end.Lost = KindSummary, t.seq, lost
-	end.Counts = append(slices.Clone(sum.Counts), t.kindCounts()...)
+	end.Counts = append(slices.Concat(sum.Counts, t.numbers.counts()), t.kindCounts()...)
 	t.encode(&end)
 	n, err := t.w.Write(t.line.b)
 	if err == nil && n < len(t.line.b) {
@@ -63,6 +63,7 @@ func (t *Writer) finish(sum *Event) error {
 	t.line.b = t.line.b[:0]
 	if err == nil {
 		*sum, t.sealed, t.findings = end, true, end.Findings
+		t.numbers.line(&end)
 		return nil
 	}
 	t.seq = start
@@ -160,9 +161,9 @@ func (t *Writer) forget(lines []byte) {
 		}
 		if e.Kind == KindLoss {
 			t.reported -= e.Loss.Count
-			t.lose(e.Loss.Class, e.Loss.Cause, e.Loss.Count, e.Loss.Bytes)
 		}
 		t.counts[e.Kind] -= e.Times()
-		t.lose(string(e.Kind), "disk", e.Times(), uint64(len(line)))
+		t.numbers.forget(&e)
+		t.drop(&e, "disk", len(line))
 	}
 }

@@ -274,6 +274,8 @@ func (l *line) loss(s *Loss) {
 	if s.CPU >= 0 {
 		l.number(`,"lost_cpu":`, uint64(s.CPU))
 	}
+	l.uint(`,"lost_first":`, s.First)
+	l.uint(`,"lost_last":`, s.Last)
 }
 
 func (l *line) run(e *Event) {

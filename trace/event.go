@@ -166,13 +166,15 @@ func appendID(b []byte, boot string, start uint64, pid uint32) []byte {
 
 // Loss says that records are missing, and where.
 type Loss struct {
-	Class     string // what: a Kind, "bulk", "control" or "any"; "" means no loss
+	Class     string // what: a Kind, or "any"; "" means no loss
 	Cause     string // why: "ring", "recursion", "max_bytes", "disk", "too_long", ...
 	Count     uint64 // records
 	Bytes     uint64 // of those records, 0 unknown
 	AfterSeq  uint64 // the missing records come after this one
 	BeforeSeq uint64 // and before this one; 0: anywhere up to this record
 	CPU       int32  // CPU that dropped them; -1: not one CPU
+	First     uint64 // they are Count of that CPU's numbers (Event.CPUSeq) from this one
+	Last      uint64 // to this one; 0: not known
 }
 
 // Count is one named counter of a summary, for example {"syscall.read", 12}.

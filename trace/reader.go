@@ -50,6 +50,7 @@ type Report struct {
 	After    uint64   // records after the summary
 	Disagree bool     // the summary counts other numbers than were read
 	Findings []string // of the summary
+	numbers  ledger
 }
 
 // Judge returns the judgement and every reason against completeness, in plain
@@ -70,6 +71,9 @@ func (r *Report) Judge() (Judgement, []string) {
 	say(r.Disagree, "the summary counts other numbers than the record holds")
 	for _, f := range r.Findings {
 		why = append(why, Line(f))
+	}
+	if r.Summary {
+		why = append(why, r.numbers.findings()...)
 	}
 	switch {
 	case !r.Summary:
@@ -174,6 +178,7 @@ func (r *Reader) account(e *Event) {
 		p.Disagree = true
 	}
 	p.LastSeq = max(p.LastSeq, e.Seq)
+	p.numbers.line(e)
 	switch e.Kind {
 	case KindLoss:
 		p.Lost += e.Loss.Count

@@ -118,6 +118,8 @@ var schema = []field{
 	{"after_seq", number64(func(e *Event) *uint64 { return &e.Loss.AfterSeq })},
 	{"before_seq", number64(func(e *Event) *uint64 { return &e.Loss.BeforeSeq })},
 	{"lost_cpu", signed32(func(e *Event) *int32 { return &e.Loss.CPU })},
+	{"lost_first", number64(func(e *Event) *uint64 { return &e.Loss.First })},
+	{"lost_last", number64(func(e *Event) *uint64 { return &e.Loss.Last })},
 
 	{"run", word(func(e *Event) *string { return &e.Run })},
 	{"boot_id", word(func(e *Event) *string { return &e.BootID })},

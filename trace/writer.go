@@ -65,6 +65,7 @@ type Writer struct {
 	counts   map[Kind]uint64
 	losses   []Loss // by class and cause, to be written by Close
 	reported uint64 // records lost according to loss events that were appended
+	numbers  ledger // of the records that are kept
 }
 
 // NewWriter starts a record at the beginning of w. Where w has Truncate and Sync
@@ -91,7 +92,7 @@ func (t *Writer) Append(e *Event) error {
 		return ErrClosed
 	}
 	if t.err != nil {
-		t.lose(string(e.Kind), "disk", e.Times(), 0)
+		t.drop(e, "disk", 0)
 		return t.err
 	}
 	before := len(t.line.b)
@@ -101,10 +102,11 @@ func (t *Writer) Append(e *Event) error {
 		t.line.b = t.line.b[:before]
 		t.seq--
 		e.Seq = 0
-		t.lose(string(e.Kind), cause, e.Times(), uint64(size))
+		t.drop(e, cause, size)
 		return nil
 	}
 	t.counts[e.Kind] += e.Times()
+	t.numbers.line(e)
 	if e.Kind == KindLoss {
 		t.reported += e.Loss.Count
 	}
@@ -141,6 +143,42 @@ func (t *Writer) refuses(e *Event, size int) string {
 		return "max_bytes"
 	}
 	return ""
+}
+
+// Seq is the number of the last record that was appended.
+func (t *Writer) Seq() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seq
+}
+
+// Fold counts a record of the kernel's on cpu that has no line of its own: what
+// it says is in the line of another, or was said before.
+func (t *Writer) Fold(cpu uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.numbers.at(cpu).folded++
+}
+
+// Lost returns how many records are known to be missing so far.
+func (t *Writer) Lost() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost()
+}
+
+// drop counts an event that is not kept.
+func (t *Writer) drop(e *Event, cause string, size int) {
+	if e.Kind == KindLoss { // what it says stays true
+		t.lose(e.Loss.Class, e.Loss.Cause, e.Loss.Count, e.Loss.Bytes)
+		if e.Loss.numbered() {
+			t.numbers.at(uint32(e.Loss.CPU)).dropped += e.Loss.Count
+		}
+	}
+	if e.CPUSeq != 0 {
+		t.numbers.at(e.CPU).dropped++
+	}
+	t.lose(string(e.Kind), cause, e.Times(), uint64(size))
 }
 
 // lose counts records that will never be in the file.
