@@ -56,7 +56,7 @@ type Run struct {
 const (
 	minRing     = 64 << 10
 	defaultRing = 1 << 20
-	brakedRing  = 4 << 20  // so that a run is frozen for a few long times and not for many short ones
+	brakedRing  = 4 << 20   // so that a run is frozen for a few long times and not for many short ones
 	ringPerCPU  = 128 << 10 // an eighth of it is the longest event: room is asked for before it is taken, by all CPUs at once
 	maxRing     = 64 << 20
 	// flushEvery bounds how long an event waits while the ring is quiet: the
