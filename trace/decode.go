@@ -165,7 +165,7 @@ func (d *decoder) procID(p *Proc) error {
 	n, err := strconv.ParseUint(pid, 10, 32)
 	p.Pid = uint32(n)
 	var again [128]byte
-	if err != nil || n == 0 || string(p.appendID(again[:0])) != s {
+	if err != nil || n == 0 || string(p.AppendID(again[:0])) != s {
 		return errType
 	}
 	return nil

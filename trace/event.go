@@ -7,6 +7,7 @@ package trace
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -64,6 +65,10 @@ var kinds = [...]Kind{
 	KindSignal, KindCgroupMove, KindLimit, KindDeny, KindLoss, KindCanary, KindOutput,
 	KindSummary,
 }
+
+// Kinds returns every kind that this version writes, in the order of
+// docs/record.md.
+func Kinds() []Kind { return slices.Clone(kinds[:]) }
 
 // bulk reports whether a command can make records of this kind faster than any
 // record has room for.
@@ -143,9 +148,10 @@ type Proc struct {
 
 // ID renders the identity that pid reuse cannot forge:
 // "<boot>-<start>-<pid>", or "" when there is no process.
-func (p Proc) ID() string { return string(p.appendID(nil)) }
+func (p Proc) ID() string { return string(p.AppendID(nil)) }
 
-func (p Proc) appendID(b []byte) []byte { return appendID(b, p.Boot, p.Start, p.Pid) }
+// AppendID appends what ID returns to b.
+func (p Proc) AppendID(b []byte) []byte { return appendID(b, p.Boot, p.Start, p.Pid) }
 
 func appendID(b []byte, boot string, start uint64, pid uint32) []byte {
 	if pid == 0 {

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -100,6 +101,12 @@ func NewReader(r io.Reader) *Reader {
 	return &Reader{in: bufio.NewReaderSize(r, 64<<10)}
 }
 
+// Reset makes r read another record, with the memory that it has.
+func (r *Reader) Reset(src io.Reader) {
+	r.in.Reset(src)
+	r.n, r.raw, r.report = 0, nil, Report{}
+}
+
 // Next reads the next record into e, whose slices are valid until the next
 // call. It returns io.EOF at the end, a *LineError for a line that cannot be
 // read (the caller may go on), and other errors of the source.
@@ -195,23 +202,64 @@ func (r *Reader) account(e *Event) {
 // Report returns what was found so far.
 func (r *Reader) Report() *Report { return &r.report }
 
-// Copy writes the readable records of r to w as they are, one a line, and returns
-// when r ends.
-func Copy(w io.Writer, r *Reader) error {
-	out := bufio.NewWriter(w)
+// Raw returns the line of the record that Next read last, without its newline:
+// JSON that is safe to print. It is valid until the next call of Next.
+func (r *Reader) Raw() []byte { return r.raw }
+
+// Each calls f for each readable record that is left, in order. The event is
+// valid until f returns. An error of f, or of the source, ends it.
+func (r *Reader) Each(f func(*Event) error) error {
 	var e Event
 	for {
 		switch err := r.Next(&e); {
 		case err == nil:
-			out.Write(r.raw)
-			if err := out.WriteByte('\n'); err != nil {
-				return fmt.Errorf("trace: copy: %w", err)
+			if err := f(&e); err != nil {
+				return err
 			}
 		case errors.Is(err, io.EOF):
-			return out.Flush()
-		case errors.As(err, new(*LineError)):
+			return nil
+		case errors.As(err, new(*LineError)): // in the report
 		default:
 			return err
 		}
+	}
+}
+
+// Copy writes the readable records of r to w as they are, one a line, and returns
+// when r ends.
+func Copy(w io.Writer, r *Reader) error {
+	out := bufio.NewWriter(w)
+	err := r.Each(func(*Event) error {
+		out.Write(r.raw)
+		if err := out.WriteByte('\n'); err != nil {
+			return fmt.Errorf("trace: copy: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// maxSummary bounds the line of a summary that LastRecord looks for.
+const maxSummary = 1 << 20
+
+// LastRecord reads only the last record of a record of the given size into e,
+// which then is the summary if there is one. It reports whether there is a last
+// record, whole and readable. Nothing is said of the records before it.
+func LastRecord(r io.ReaderAt, size int64, e *Event) bool {
+	for window := int64(16 << 10); ; window *= 8 {
+		n := min(window, size)
+		b := make([]byte, n)
+		if _, err := r.ReadAt(b, size-n); err != nil && !errors.Is(err, io.EOF) || n == 0 || b[n-1] != '\n' {
+			return false
+		}
+		start := bytes.LastIndexByte(b[:n-1], '\n') + 1
+		if start == 0 && n < size && window < maxSummary {
+			continue
+		}
+		var d decoder
+		return d.decode(b[start:n-1], e) == nil
 	}
 }

@@ -73,9 +73,10 @@ func proc(pid, parent uint32) Proc {
 	return p
 }
 
-func TestShow(t *testing.T) {
-	var b bytes.Buffer
-	s := newScript(t, &b)
+// story is the record of a run in which something of each sort happened.
+func story(t *testing.T) *bytes.Buffer {
+	b := &bytes.Buffer{}
+	s := newScript(t, b)
 	sh, evil, kid := proc(4242, 0), proc(4243, 4242), proc(4250, 4243)
 	s.add(&Event{Kind: KindFork, Phase: PhaseEnvelope, Proc: proc(4000, 0), Child: sh})
 	s.add(&Event{Kind: KindCanary, Phase: PhaseEnvelope, Proc: sh, Probe: "open", Verdict: VerdictDeny, Errno: 13, Layer: LayerLandlock})
@@ -110,6 +111,11 @@ func TestShow(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	return b
+}
+
+func TestShow(t *testing.T) {
+	b := story(t)
 	show(t, "show.golden", b.Bytes(), Incomplete)
 
 	lines := strings.SplitAfter(b.String(), "\n")
@@ -168,7 +174,7 @@ func TestTreeByPid(t *testing.T) {
 		tree.add(e)
 	}
 	var out bytes.Buffer
-	tree.write(&out)
+	tree.writeTree(&out)
 	want := "  -2-2  /p2  [no end recorded]\n" +
 		"  -3-3    /p3  [no end recorded]\n" +
 		"  -4-4      /p4  [no end recorded]\n" +

@@ -82,6 +82,13 @@ func appendHex4(b []byte, u uint32) []byte {
 	return append(b, '\\', 'u', hexDigits[u>>12&15], hexDigits[u>>8&15], hexDigits[u>>4&15], hexDigits[u&15])
 }
 
+// QuoteJSON renders s as a JSON string that is safe to print; bytes that are not
+// UTF-8 become U+FFFD.
+func QuoteJSON[T ~[]byte | ~string](s T) string {
+	b, _ := appendJSON(nil, s)
+	return string(b)
+}
+
 // EscapeJSON replaces what is unprintable in the strings of valid JSON by its
 // \uXXXX form: encoding/json leaves DEL, C1 and bidi characters raw.
 func EscapeJSON(src []byte) []byte {

@@ -86,12 +86,15 @@ func (t *processes) fork(e *Event) {
 	t.get(&child, e.Mono)
 }
 
+// pid is the last part of the id.
+func (p *process) pid() string { return p.id[strings.LastIndexByte(p.id, '-')+1:] }
+
 // get returns the process, which it adds if it is new; nil when there is no room.
 func (t *processes) get(p *Proc, mono uint64) *process {
 	if p.Pid == 0 {
 		return nil
 	}
-	t.scratch = p.appendID(t.scratch[:0])
+	t.scratch = p.AppendID(t.scratch[:0])
 	if n := t.all[string(t.scratch)]; n != nil {
 		return n
 	}
@@ -167,9 +170,20 @@ func ending(e *Event) string {
 	return s
 }
 
-// write prints one process a line and one more for each further image, parents
-// first. It keeps its own stack: a record may hold a chain of any depth.
-func (t *processes) write(w io.Writer) {
+func (t *processes) write(w io.Writer, _ *Report) {
+	writeHeading(w, "processes", uint64(len(t.all))+t.hidden)
+	t.writeTree(w)
+	if t.hidden > 0 {
+		fmt.Fprintf(w, "  (events of further processes: %d)\n", t.hidden)
+	}
+	if t.failed > 0 {
+		fmt.Fprintf(w, "  (failed execs, such as searches of PATH: %d)\n", t.failed)
+	}
+}
+
+// writeTree prints one process a line and one more for each further image,
+// parents first. It keeps its own stack: a record may hold a chain of any depth.
+func (t *processes) writeTree(w io.Writer) {
 	type visit struct {
 		p     *process
 		depth int

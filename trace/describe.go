@@ -1,0 +1,90 @@
+package trace
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Describe says in one line what a record says, whatever its kind; a denial as
+// Sentence does. Everything that came from the command is quoted.
+func Describe(e *Event) string {
+	if e.Denied() {
+		return Sentence(e)
+	}
+	s := plainly(e)
+	if e.Errno != 0 {
+		s += " (" + ErrnoName(e.Errno) + ")"
+	}
+	if n := e.Times(); n > 1 {
+		s += ", " + strconv.FormatUint(n, 10) + " times"
+	}
+	return s
+}
+
+func plainly(e *Event) string {
+	switch e.Kind {
+	case KindStart:
+		return "start of run " + or(e.Run)
+	case KindExec:
+		return "exec " + image(e)
+	case KindExecFail:
+		return "exec failed: " + image(e)
+	case KindFork:
+		if e.Child.Pid == e.Proc.Pid {
+			return "new thread " + strconv.FormatUint(uint64(e.Child.Tid), 10)
+		}
+		return "fork of process " + strconv.FormatUint(uint64(e.Child.Pid), 10)
+	case KindExit:
+		return "end: " + ending(e)
+	case KindSignal:
+		return SignalName(e.Signal) + " to " + Object(e)
+	case KindCanary:
+		return "canary " + Quote(e.Probe) + ": " + or(string(e.Verdict))
+	case KindLimit:
+		return "limit " + limitLine(e)
+	case KindOutput:
+		return "output " + outputLine(e)
+	case KindLoss:
+		return lossLine(e.Loss)
+	case KindSummary:
+		return "end of the run: " + result(e)
+	case KindRename, KindLink:
+		return word1(string(e.Kind)) + " " + Object(e) + " to " + Quote(e.To[:min(len(e.To), maxShown)])
+	case KindConnect, KindBind, KindListen, KindSend, KindSocket:
+		return netAct(e)
+	}
+	return fileAct(e)
+}
+
+func netAct(e *Event) string {
+	s := word1(string(e.Kind)) + " " + Object(e)
+	if e.Bytes > 0 {
+		s += fmt.Sprintf(" (%d bytes)", e.Bytes)
+	}
+	return s
+}
+
+func fileAct(e *Event) string {
+	s := word1(string(e.Kind))
+	if e.Access != "" {
+		s += " " + word1(e.Access)
+	}
+	if o := Object(e); o != "" {
+		s += " " + o
+	}
+	if e.Mode != 0 {
+		s += " mode 0" + strconv.FormatUint(uint64(e.Mode), 8)
+	}
+	if e.Kind == KindSetxattr && len(e.Name) > 0 {
+		s += " " + Quote(e.Name[:min(len(e.Name), maxShown)])
+	}
+	return s
+}
+
+func lossLine(l Loss) string {
+	s := fmt.Sprintf("%d %s records lost (%s) after record %d", l.Count, Line(l.Class), or(l.Cause), l.AfterSeq)
+	if l.BeforeSeq != 0 {
+		s += fmt.Sprintf(" and before %d", l.BeforeSeq)
+	}
+	return s
+}

@@ -1,0 +1,251 @@
+package trace
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// Bounds of an explanation. What is beyond is counted.
+const (
+	maxExplained = 500 // different denials
+	maxMissing   = 500 // different paths that were not there
+	maxAncestors = 8
+)
+
+// Explain reads a record and says of each different denial in plain words what
+// was tried, by which process and who had started it, what refused it, by which
+// clause, and what would allow it. Then it lists the paths that the command
+// looked for in vain and that ask finds outside: ask returns what is at a path
+// of the host ("a file"), or "" if there is nothing or it cannot be told. With
+// ask nil nothing is asked.
+func Explain(w io.Writer, r io.Reader, ask func(path string) string) (Judgement, error) {
+	x := &explanation{view: &view{brief: true}, tree: newProcesses(), at: map[string]*refusal{}, missing: map[string]*refusal{}}
+	in := NewReader(r)
+	if err := in.Each(x.add); err != nil {
+		return "", err
+	}
+	out := bufio.NewWriter(w)
+	x.view.writeHead(out, in.Report())
+	x.writeDenials(out)
+	if ask != nil {
+		x.writeMissing(out, ask)
+	}
+	judgement, _ := in.Report().Judge()
+	return judgement, out.Flush()
+}
+
+type explanation struct {
+	view    *view
+	tree    *processes
+	begin   uint64
+	denials []*refusal
+	at      map[string]*refusal // by sentence
+	missing map[string]*refusal // by path
+	others  uint64              // denials that were not kept
+}
+
+// refusal is one denial, or a look-up in vain, and how often there was one like
+// it.
+type refusal struct {
+	e     Event // the first
+	who   *process
+	image string // what the process ran at that time
+	count uint64
+}
+
+func (x *explanation) add(e *Event) error {
+	if x.begin == 0 {
+		x.begin = e.Mono
+	}
+	_ = x.view.add(e) // keeps start and summary, and never fails
+	x.tree.add(e)
+	switch {
+	case e.Denied():
+		x.deny(e)
+	case e.Errno == enoent && e.Phase != PhaseEnvelope && absolute(e.Path) && !secret(e):
+		if m := x.missing[string(e.Path)]; m != nil {
+			m.count += e.Times()
+		} else if len(x.missing) < maxMissing {
+			x.missing[string(e.Path)] = x.keep(e)
+		}
+	}
+	return nil
+}
+
+const enoent = 2 // ENOENT is this on every architecture
+
+func (x *explanation) deny(e *Event) {
+	key := sentence(e)
+	if d := x.at[key]; d != nil {
+		d.count += e.Times()
+		return
+	}
+	if len(x.denials) >= maxExplained {
+		x.others += e.Times()
+		return
+	}
+	d := x.keep(e)
+	x.at[key] = d
+	x.denials = append(x.denials, d)
+}
+
+// keep copies what an explanation needs of an event.
+func (x *explanation) keep(e *Event) *refusal {
+	d := &refusal{e: *e, who: x.tree.get(&e.Proc, e.Mono), count: e.Times()}
+	d.e.Path, d.e.To = slices.Clone(e.Path), slices.Clone(e.To)
+	d.e.Name, d.e.Comm, d.e.Argv = slices.Clone(e.Name), nil, nil
+	d.e.Counts, d.e.Findings = nil, nil
+	if d.who != nil && len(d.who.execs) > 0 {
+		d.image = d.who.execs[len(d.who.execs)-1]
+	}
+	return d
+}
+
+func (x *explanation) writeDenials(w io.Writer) {
+	total := x.others
+	for _, d := range x.denials {
+		total += d.count
+	}
+	writeHeading(w, "denied", total)
+	for i, d := range x.denials {
+		fmt.Fprintf(w, "\n%d. %s\n", i+1, d.headline())
+		row := func(name, text string) { fmt.Fprintf(w, "   %-8s %s\n", name, text) }
+		row("when", fmt.Sprintf("%s, record %d", since(d.e.Mono, x.begin), d.e.Seq))
+		row("by", d.layer())
+		row("clause", d.clause())
+		x.writeWho(row, d)
+		row("remedy", d.remedy())
+	}
+	if x.others > 0 {
+		fmt.Fprintf(w, "\n(%d further denials: trace denied)\n", x.others)
+	}
+}
+
+// headline says what was refused, and how often.
+func (d *refusal) headline() string {
+	s := act(&d.e)
+	if o := Object(&d.e); o != "" {
+		s += " " + o
+	}
+	if len(d.e.To) > 0 {
+		s += " to " + Quote(d.e.To[:min(len(d.e.To), maxShown)])
+	}
+	s += " was refused"
+	if d.e.Errno != 0 {
+		s += " with " + ErrnoName(d.e.Errno)
+	}
+	if d.count > 1 {
+		s += fmt.Sprintf(", %d times", d.count)
+	}
+	return s
+}
+
+// layer says in plain words what refused, and how sure that is.
+func (d *refusal) layer() string {
+	var s string
+	switch d.e.Layer {
+	case LayerLandlock:
+		s = "landlock: no rule of this run grants this access to the path"
+	case LayerSeccomp:
+		s = "seccomp: the filter refuses this system call, whoever makes it"
+	case LayerBPF:
+		s = "bpf: the network program of the run's cgroup allows no such destination"
+	case LayerMount:
+		s = "mount: the run's view shows this read-only, or not at all"
+	case LayerDAC:
+		s = "dac: ordinary permissions, of the file or of the command's user; no clause of the policy"
+	case LayerLimit:
+		s = "limit: a limit of the run was met"
+	case LayerNone:
+		return "not agentguard"
+	case "":
+		return "unknown"
+	default:
+		s = word1(string(d.e.Layer))
+	}
+	if d.e.Certainty == Inferred {
+		s += " (inferred from the error and the plan)"
+	}
+	return s
+}
+
+func (d *refusal) clause() string {
+	if d.e.Rule == "" {
+		return "none"
+	}
+	switch src := d.e.RuleSource; src {
+	case "":
+		return word1(d.e.Rule)
+	case "default":
+		return word1(d.e.Rule) + ", as by default: no file and no flag grants it"
+	default:
+		return word1(d.e.Rule) + ", set by " + Line(src)
+	}
+}
+
+// writeWho names the process, and who had started it, back to agentguard.
+func (x *explanation) writeWho(row func(name, text string), d *refusal) {
+	if d.e.Proc.Pid == 0 {
+		return
+	}
+	row("process", fmt.Sprintf("%s [%d]", cmp.Or(d.image, "(no exec)"), d.e.Proc.Pid))
+	if d.who == nil {
+		return
+	}
+	name, p := "started", d.who.parent
+	for range maxAncestors {
+		if p == nil || p.launcher {
+			return
+		}
+		image := "(no exec)"
+		if n := len(p.execs); n > 0 {
+			image = p.execs[n-1]
+		}
+		row(name, fmt.Sprintf("by %s [%s]", image, p.pid()))
+		name, p = "", p.parent
+	}
+	if p != nil {
+		row("", "by ...")
+	}
+}
+
+// remedy names what would allow the act, if anything a flag says does.
+func (d *refusal) remedy() string {
+	switch {
+	case secret(&d.e):
+		return "none is named for paths that usually hold credentials"
+	case d.e.Remedy != "":
+		return Line(d.e.Remedy)
+	case d.e.Layer == LayerDAC || d.e.Layer == LayerNone:
+		return "none here: it is not agentguard that refuses"
+	case d.e.Layer == LayerSeccomp:
+		return "none: no policy allows this call"
+	}
+	return "no flag grants just this"
+}
+
+// writeMissing lists what the command did not find although the host has it.
+func (x *explanation) writeMissing(w io.Writer, ask func(string) string) {
+	var paths []string
+	for p := range x.missing {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	var list []string
+	for _, p := range paths {
+		what := ask(p)
+		if what == "" {
+			continue
+		}
+		m := x.missing[p]
+		s := fmt.Sprintf("%s: %s on the host, looked for %d times", Quote(p), Line(what), m.count)
+		if m.image != "" {
+			s += " by " + m.image
+		}
+		list = append(list, s+"; show it with --ro "+Quote(p))
+	}
+	writeList(w, "missing", list, false)
+}
