@@ -217,7 +217,8 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	}
 	sum := &trace.Event{
 		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
-		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)), Counts: append(counts(stats, r.plan.Syscalls), lossCounts(&stats)...),
+		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)),
+		Counts: append(append(counts(stats, r.plan.Syscalls), lossCounts(&stats)...), trace.Count{Name: "denied", N: r.rec.denied.total}),
 	}
 	if r.sensor == nil {
 		findings = append(findings, "no events: the gap `record` was accepted")

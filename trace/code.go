@@ -24,15 +24,38 @@ func (c *code) add(e *Event) {
 }
 
 func runsCode(e *Event) bool {
-	return (e.Kind == KindExec || e.Kind == KindMmapExec) && e.Phase != PhaseEnvelope
+	return (e.Kind == KindExec || e.Kind == KindMmapExec || e.Kind == KindCode) && e.Phase != PhaseEnvelope
 }
 
+// codeLine renders digest, way, file and what is odd about the file.
 func codeLine(e *Event) string {
 	how := "exec"
-	if e.Kind == KindMmapExec {
+	switch e.Kind {
+	case KindMmapExec:
 		how = "map"
+	case KindCode:
+		how = "content"
 	}
-	return fmt.Sprintf("%s %s  %s", cmp.Or(Line(e.SHA256), "-"), how, cmp.Or(Object(e), "?"))
+	digest := e.SHA256
+	if digest == "" && e.HashState != "" {
+		digest = "(" + e.HashState + ")"
+	}
+	s := fmt.Sprintf("%s %s  %s", cmp.Or(Line(digest), "-"), how, cmp.Or(Object(e), "?"))
+	if len(e.Script) > 0 {
+		s += " script " + Quote(e.Script[:min(len(e.Script), maxShown)])
+	}
+	return s + oddities(e)
+}
+
+// oddities says what a path alone hides.
+func oddities(e *Event) string {
+	switch {
+	case e.Memfd:
+		return " (anonymous memory)"
+	case e.Deleted:
+		return " (deleted)"
+	}
+	return ""
 }
 
 func (c *code) write(w io.Writer, _ *Report) {

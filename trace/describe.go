@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 )
@@ -18,6 +19,9 @@ func Describe(e *Event) string {
 	if n := e.Times(); n > 1 {
 		s += ", " + strconv.FormatUint(n, 10) + " times"
 	}
+	if e.Phase == PhaseEnvelope {
+		s += " [envelope]"
+	}
 	return s
 }
 
@@ -26,7 +30,11 @@ func plainly(e *Event) string {
 	case KindStart:
 		return "start of run " + or(e.Run)
 	case KindExec:
-		return "exec " + image(e)
+		s := "exec " + image(e) + oddities(e)
+		if len(e.Script) > 0 {
+			s += " (script " + Quote(e.Script[:min(len(e.Script), maxShown)]) + ")"
+		}
+		return s
 	case KindExecFail:
 		return "exec failed: " + image(e)
 	case KindFork:
@@ -66,6 +74,9 @@ func netAct(e *Event) string {
 
 func fileAct(e *Event) string {
 	s := word1(string(e.Kind))
+	if e.Kind == KindInherit {
+		s += " fd " + strconv.Itoa(int(e.FD))
+	}
 	if e.Access != "" {
 		s += " " + word1(e.Access)
 	}
@@ -78,7 +89,10 @@ func fileAct(e *Event) string {
 	if e.Kind == KindSetxattr && len(e.Name) > 0 {
 		s += " " + Quote(e.Name[:min(len(e.Name), maxShown)])
 	}
-	return s
+	if e.Kind == KindCode {
+		s += " " + cmp.Or(word1Or(e.SHA256), word1Or(e.HashState))
+	}
+	return s + oddities(e)
 }
 
 func lossLine(l Loss) string {

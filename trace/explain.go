@@ -96,8 +96,8 @@ func (x *explanation) deny(e *Event) {
 func (x *explanation) keep(e *Event) *refusal {
 	d := &refusal{e: *e, who: x.tree.get(&e.Proc, e.Mono), count: e.Times()}
 	d.e.Path, d.e.To = slices.Clone(e.Path), slices.Clone(e.To)
-	d.e.Name, d.e.Comm, d.e.Argv = slices.Clone(e.Name), nil, nil
-	d.e.Counts, d.e.Findings = nil, nil
+	d.e.Name, d.e.PathGiven, d.e.ToGiven, d.e.Comm, d.e.Argv, d.e.Env = slices.Clone(e.Name), nil, nil, nil, nil, nil
+	d.e.Script, d.e.Interp, d.e.Counts, d.e.Findings = nil, nil, nil, nil
 	if d.who != nil && len(d.who.execs) > 0 {
 		d.image = d.who.execs[len(d.who.execs)-1]
 	}

@@ -25,6 +25,9 @@ func work(t *testing.T, differently bool) *bytes.Buffer {
 	s.add(&Event{Kind: KindExecFail, Proc: cc, Path: []byte("/usr/local/bin/cc"), Syscall: "execve", SyscallNr: 59, Errno: enoent})
 	s.add(&Event{Kind: KindExec, Proc: cc, Path: []byte("/usr/bin/cc"), Argv: args("cc", "a.c")})
 	s.add(&Event{Kind: KindMmapExec, Proc: cc, Path: []byte("/usr/lib/libc.so.6"), DevMajor: 8, DevMinor: 1, Ino: 77})
+	s.add(&Event{Kind: KindInherit, Proc: sh, Path: []byte("/dev/null"), Access: "r"})
+	s.add(&Event{Kind: KindCode, Proc: cc, Path: []byte("/memfd:x"), Memfd: true, HashState: "memfd"})
+	s.add(&Event{Kind: KindExec, Proc: cc, Path: []byte("/usr/bin/perl"), Script: []byte("/src/x\a"), Argv: args("perl", "x"), Deleted: true})
 	for range 3 {
 		s.add(open("/src/a.c", "r", 0))
 	}

@@ -14,11 +14,6 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
-// stateFlag adds --state to a command that reads records.
-func stateFlag(c *cobra.Command) *string {
-	return c.Flags().String("state", "", "`DIR` of the records (default /var/lib/agentguard)")
-}
-
 func openState(dir string) (*runs.State, error) {
 	c, err := caller()
 	if err != nil {
@@ -132,42 +127,6 @@ func copyFile(d *runs.RunDir, name string) error {
 	defer f.Close()
 	_, err = f.WriteTo(os.Stdout)
 	return err
-}
-
-func newTrace() *cobra.Command {
-	c := &cobra.Command{Use: "trace", Short: "Read the record of a run"}
-	show := &cobra.Command{
-		Use: "show ID|last", Short: "Show the process tree, denials, network, limits, usage and losses of a run", Args: cobra.ExactArgs(1),
-		Long:    "show prints the judgement of the record first (complete, incomplete, unsealed), then what ran.\nEvery byte that came from the command is quoted.\n\nExit status: 0 complete, 1 incomplete or unsealed.",
-		Example: "  agentguard trace show last\n  agentguard trace show last --json | jq 'select(.verdict==\"deny\")'",
-	}
-	state := stateFlag(show)
-	asJSON := show.Flags().Bool("json", false, "the events as they are stored, one a line")
-	show.RunE = func(_ *cobra.Command, args []string) error {
-		d, err := openRun(*state, args[0])
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		f, err := d.Open(runs.TraceFile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if *asJSON {
-			return trace.Copy(os.Stdout, trace.NewReader(f))
-		}
-		verdict, err := trace.Show(os.Stdout, f)
-		if err != nil {
-			return err
-		}
-		if verdict != trace.Complete {
-			return status(1)
-		}
-		return nil
-	}
-	c.AddCommand(show)
-	return c
 }
 
 func newVersion() *cobra.Command {

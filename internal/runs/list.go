@@ -75,7 +75,7 @@ func (s *State) summary(id string) (sum Summary, ok bool) {
 		return sum, !errors.Is(err, fs.ErrNotExist)
 	}
 	defer d.Close()
-	sum.Live = d.live()
+	sum.Live = d.Live()
 	switch r, err := d.Result(); {
 	case err == nil:
 		sum.Result = r
@@ -85,9 +85,9 @@ func (s *State) summary(id string) (sum Summary, ok bool) {
 	return sum, true
 }
 
-// live reports whether somebody holds the lock that Create took. A shared lock
+// Live reports whether the run's supervisor is at work: whether somebody holds the lock that Create took. A shared lock
 // is tried, so that two who ask do not see each other.
-func (d *RunDir) live() bool {
+func (d *RunDir) Live() bool {
 	fd := int(d.dir.Fd())
 	if err := unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return err == unix.EWOULDBLOCK

@@ -112,7 +112,9 @@ func isProc(e *trace.Event) bool { return e.Proc.Pid != 0 }
 func isLoss(e *trace.Event) bool { return e.Loss.Class != "" }
 func isCall(e *trace.Event) bool { return e.Syscall != "" || e.SyscallNr != 0 }
 
-// has reports whether the record would write an exit code.
+func fromKernel(e *trace.Event) bool { return e.CPUSeq != 0 }
+
+// hasExit reports whether the record would write an exit code.
 func hasExit(e *trace.Event) bool {
 	return e.ExitCode != 0 || e.Signal == 0 && (e.Kind == trace.KindExit || e.Kind == trace.KindSummary)
 }

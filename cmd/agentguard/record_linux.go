@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/agentguard/agentguard/internal/runs"
+)
+
+// openRunRecord opens the record of a run of this host.
+func openRunRecord(state, name string) (*record, error) {
+	d, err := openRun(state, name)
+	if err != nil {
+		return nil, err
+	}
+	return recordOf(d)
+}
+
+// recordOf opens the record of a run and takes over its directory, which stays
+// open with the record: the lock that says whether the run is live is on it.
+func recordOf(d *runs.RunDir) (*record, error) {
+	f, err := d.Open(runs.TraceFile)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	r, err := newRecord(f, d.ID())
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	r.live, r.dir = d.Live, d
+	return r, nil
+}
+
+// eachRun calls visit for the record of every run of this host, the newest
+// first, with the number of runs that are left, until visit says no more.
+func eachRun(state string, visit func(r *record, left int) (more bool, err error)) error {
+	s, err := openState(state)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ids, err := s.IDs()
+	if err != nil {
+		return err
+	}
+	for i, id := range ids {
+		d, err := s.Open(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		r, err := recordOf(d)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it never had a record
+		}
+		if err != nil {
+			return err
+		}
+		more, err := visit(r, len(ids)-i-1)
+		if err = errors.Join(err, r.Close()); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// openAsCaller opens a file by name: under sudo, as the invoking user.
+func openAsCaller(name string) (f *os.File, err error) {
+	c, err := caller()
+	if err != nil {
+		return nil, err
+	}
+	err = c.As(func() (err error) {
+		f, err = os.Open(name)
+		return err
+	})
+	return f, err
+}
+
+// hostPath says what lies at a path of this host, as the caller sees it.
+func hostPath() func(string) string {
+	c, err := caller()
+	if err != nil {
+		return nil
+	}
+	return c.Outside(2 * time.Second)
+}
