@@ -104,6 +104,8 @@ var fields = []field{
 	always("after_seq", isLoss, func(e *trace.Event) uint64 { return e.Loss.AfterSeq }),
 	num("before_seq", Number, func(e *trace.Event) uint64 { return e.Loss.BeforeSeq }),
 	always("lost_cpu", func(e *trace.Event) bool { return isLoss(e) && e.Loss.CPU >= 0 }, func(e *trace.Event) int32 { return e.Loss.CPU }),
+	num("lost_first", Number, func(e *trace.Event) uint64 { return e.Loss.First }),
+	num("lost_last", Number, func(e *trace.Event) uint64 { return e.Loss.Last }),
 
 	str("run", func(e *trace.Event) string { return e.Run }),
 	str("boot_id", func(e *trace.Event) string { return e.BootID }),
