@@ -89,8 +89,12 @@ func TestSearch(t *testing.T) {
 		}, "\n")},
 		{"count", Search{CountBy: []string{"verdict", "access"}}, "kind = open", false, 2, "record    complete, 2 runs, 20 matches\n       18  -  r\n        2  deny  r\n"},
 		{"count, some", Search{CountBy: []string{"path"}, Limit: 1}, "denied or kind = exec", false, 1, "record    complete, 1 run, 2 matches\n        1  /bin/sh\n        1  others\n"},
-		{"count for machines", Search{CountBy: []string{"path", "argv"}, JSON: true}, "denied or kind = exec", false, 1,
-			`{"acts":1,"path":"/bin/sh","argv":"sh"}` + "\n" + `{"acts":1,"path":"/usr/lib/9\u001b","argv":"-"}` + "\n"},
+		{
+			"count for machines",
+			Search{CountBy: []string{"path", "argv"}, JSON: true},
+			"denied or kind = exec", false, 1,
+			`{"acts":1,"path":"/bin/sh","argv":"sh"}` + "\n" + `{"acts":1,"path":"/usr/lib/9\u001b","argv":"-"}` + "\n",
+		},
 	}
 	for _, tt := range tests {
 		recs := make([]*bytes.Reader, tt.runs)
