@@ -2,14 +2,15 @@ package bpf
 
 import (
 	"os"
-	"runtime"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
 // Two calls of bpf(2) that the library makes dearer than the launch path can
-// pay: it reads maps, names and fdinfo of each program with them.
+// pay: it reads maps, names and fdinfo of each program with the one, and asks
+// twice with the other.
 
 // progInfo is the head of struct bpf_prog_info (include/uapi/linux/bpf.h); the
 // kernel fills as much as is asked for.
@@ -23,17 +24,25 @@ func infoOf(fd int) (progInfo, error) {
 	var info progInfo
 	attr := struct {
 		fd, len uint32
-		info    uint64
-	}{uint32(fd), uint32(unsafe.Sizeof(info)), uint64(uintptr(unsafe.Pointer(&info)))}
+		info    unsafe.Pointer // a pointer to the garbage collector too: stacks move
+	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
 	_, err := bpfCall(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
-	runtime.KeepAlive(&info)
 	return info, err
 }
 
-// progByID opens a program. The descriptor is the caller's to close.
-func progByID(id uint32) (int, error) {
-	attr := struct{ id, next, flags uint32 }{id: id}
-	return bpfCall(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+// maxAttached is BPF_CGROUP_MAX_PROGS (include/linux/bpf-cgroup.h).
+const maxAttached = 64
+
+// attachedTo lists the ids of the programs that are attached to the cgroup itself.
+func attachedTo(cgroup int, hook ebpf.AttachType) ([]uint32, error) {
+	var ids [maxAttached]uint32
+	attr := struct {
+		target, hook, queryFlags, attachFlags uint32
+		ids                                   unsafe.Pointer
+		count, _                              uint32
+	}{target: uint32(cgroup), hook: uint32(hook), ids: unsafe.Pointer(&ids), count: maxAttached}
+	_, err := bpfCall(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return ids[:min(attr.count, maxAttached)], err
 }
 
 func bpfCall(cmd int, attr unsafe.Pointer, size uintptr) (int, error) {

@@ -1,10 +1,9 @@
 package supervisor
 
 import (
-	"bytes"
-	"os"
 	"runtime"
-	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // BuildInfo says which build this is.
@@ -21,19 +20,11 @@ func Build() BuildInfo {
 	return BuildInfo{Version: Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Seams: seams()}
 }
 
-// MemTotal is the RAM of the host in bytes (proc_meminfo(5)), or 0.
+// MemTotal is the RAM of the host in bytes (sysinfo(2)), or 0.
 func MemTotal() int64 {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
+	var i unix.Sysinfo_t
+	if unix.Sysinfo(&i) != nil {
 		return 0
 	}
-	for line := range bytes.Lines(b) {
-		if rest, ok := bytes.CutPrefix(line, []byte("MemTotal:")); ok {
-			kb, err := strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(rest), []byte("kB")))), 10, 64)
-			if err == nil {
-				return kb << 10
-			}
-		}
-	}
-	return 0
+	return int64(i.Totalram) * int64(i.Unit)
 }

@@ -36,6 +36,7 @@ type HostInfo struct {
 type Host struct {
 	Info HostInfo
 
+	mountinfo    []byte // /proc/self/mountinfo
 	layout       cgroup.Layout
 	parent       *cgroup.Parent
 	programs     *bpf.Programs
@@ -58,6 +59,10 @@ func newHost(dir string) (*Host, error) {
 	}
 	h.kernel()
 	h.probeLandlock()
+	var err error
+	if h.mountinfo, err = os.ReadFile("/proc/self/mountinfo"); err != nil {
+		return nil, err
+	}
 	return h, makeRuntimeDir(dir)
 }
 
@@ -92,8 +97,8 @@ func (h *Host) openSystem() (err error) {
 }
 
 func exists(p string) bool {
-	_, err := os.Lstat(p)
-	return err == nil
+	var st unix.Stat_t
+	return unix.Lstat(p, &st) == nil
 }
 
 func (h *Host) kernel() {
@@ -133,10 +138,7 @@ func makeRuntimeDir(dir string) error {
 }
 
 func (h *Host) probeCgroup(name string) error {
-	layout, err := cgroup.Detect()
-	if err != nil {
-		return fmt.Errorf("cgroups: %w", err)
-	}
+	layout := cgroup.Parse(h.mountinfo)
 	h.layout, h.Info.CgroupMode = layout, layout.Mode()
 	if layout.Unified == "" {
 		return &Refusal{
@@ -144,6 +146,7 @@ func (h *Host) probeCgroup(name string) error {
 			Remedy: "mount one: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside v1)",
 		}
 	}
+	var err error
 	h.parent, err = layout.Parent(name)
 	if err != nil {
 		return &Refusal{

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -94,6 +93,7 @@ func (b *builder) session() {
 			b.Call("session", "sigaction("+signalName(s)+", SIG_DFL)", unix.SYS_RT_SIGACTION, initproc.Value(s), dfl, zero(), initproc.Value(8))
 		}
 	}
+	b.Call("session", fmt.Sprintf("prctl(PR_SET_TIMERSLACK, %d)", defaultSlack), unix.SYS_PRCTL, initproc.Value(unix.PR_SET_TIMERSLACK), initproc.Value(defaultSlack), zero(), zero(), zero())
 	if b.plan.Nice < 0 { // getpriority's 20 - nice is undone: a caller's advantage is not the command's
 		b.Call("session", "setpriority(PRIO_PROCESS, 0, 0)", unix.SYS_SETPRIORITY, initproc.Value(unix.PRIO_PROCESS), zero(), zero())
 	}
@@ -313,7 +313,7 @@ func guardianProgram(uid int, filter []byte, loUp bool) *initproc.Program {
 func existing(list []string) []string {
 	var out []string
 	for _, p := range list {
-		if _, err := os.Lstat(path.Clean(p)); err == nil {
+		if exists(p) {
 			out = append(out, p)
 		}
 	}

@@ -1,9 +1,8 @@
 package supervisor
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -14,16 +13,8 @@ import (
 // checkReach refuses grants that would show, besides what they name, what no
 // run may see: the runtime directory with its locks and pinned programs, or a
 // file system that shows or steers the machine, mounted somewhere below.
-func checkReach(entries []Entry, runtime string) error {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	mounts, err := machineMounts(f)
-	if err != nil {
-		return err
-	}
+func checkReach(entries []Entry, runtime string, mountinfo []byte) error {
+	mounts := machineMounts(mountinfo)
 	dirs := machineDirs(runtime)
 	for i := range entries {
 		e := &entries[i]
@@ -58,22 +49,26 @@ var machineKinds = map[string]bool{
 type machineMount struct{ at, kind string }
 
 // machineMounts lists where such file systems are mounted (proc_pid_mountinfo(5)).
-func machineMounts(r io.Reader) ([]machineMount, error) {
+func machineMounts(mountinfo []byte) []machineMount {
 	var out []machineMount
-	s := bufio.NewScanner(io.LimitReader(r, 64<<20))
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		left, right, ok := strings.Cut(s.Text(), " - ")
-		fields, kind := strings.Fields(left), strings.Fields(right)
-		if ok && len(fields) >= 5 && len(kind) > 0 && machineKinds[kind[0]] {
-			out = append(out, machineMount{unescapeMount(fields[4]), kind[0]})
+	for line := range bytes.Lines(mountinfo) {
+		left, right, ok := bytes.Cut(line, []byte(" - "))
+		kind, _, _ := bytes.Cut(right, []byte(" "))
+		if !ok || !machineKinds[string(kind)] {
+			continue
+		}
+		if fields := strings.SplitN(string(left), " ", 6); len(fields) == 6 {
+			out = append(out, machineMount{unescapeMount(fields[4]), string(kind)})
 		}
 	}
-	return out, s.Err()
+	return out
 }
 
 // unescapeMount undoes the octal escapes of mountinfo: \\040 is a space.
 func unescapeMount(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '\\' && i+3 < len(s) {

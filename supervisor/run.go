@@ -143,6 +143,7 @@ func (r *Run) order() order {
 // Execute runs a command and returns its result.
 func Execute(ctx context.Context, cfg Config) (*runs.Result, error) {
 	r, started := newRun(cfg), time.Now()
+	slowMonitor(launchSlack)
 	o := r.order()
 	err := r.steps(o.opening)
 	if err == nil {
@@ -229,7 +230,7 @@ func (r *Run) probe() error {
 	if err := r.host.openSystem(); err != nil {
 		return err
 	}
-	return checkReach(r.grants.entries, runtimeDir())
+	return checkReach(r.grants.entries, runtimeDir(), r.host.mountinfo)
 }
 
 func (r *Run) openState() error {
@@ -243,6 +244,7 @@ func (r *Run) openState() error {
 	}
 	r.state = s
 	r.release.push("state", s.Close)
+	s.UseMounts(r.host.mountinfo)
 	for i := range r.grants.entries {
 		e := &r.grants.entries[i]
 		covered, err := s.Covers(int(e.open.File.Fd()))

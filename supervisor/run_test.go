@@ -40,7 +40,7 @@ func TestStateIsOutOfReach(t *testing.T) {
 		if _, err := os.Stat(granted); err != nil {
 			continue
 		}
-		r := &Run{cfg: Config{StateDir: state, Policy: &policy.Policy{ReadOnly: []policy.Mount{mountAt(granted, 3)}}}, caller: Caller{UID: os.Getuid()}}
+		r := &Run{host: &Host{}, cfg: Config{StateDir: state, Policy: &policy.Policy{ReadOnly: []policy.Mount{mountAt(granted, 3)}}}, caller: Caller{UID: os.Getuid()}}
 		must(t, r.openPaths())
 		got := refusal(t, r.openState())
 		if !strings.Contains(got.What, granted+" reaches the state directory "+state) || got.Clause != "filesystem.read_only_mounts (p.yaml:3:3)" || got.Remedy == "" {

@@ -39,6 +39,8 @@ type watcher struct {
 	reason string              // why the run is being ended
 	asked  map[unix.Signal]int // signals that ask to end, by how often they came
 	kill   <-chan time.Time
+
+	settled bool
 }
 
 func (w *watcher) loop(ctx context.Context) exited {
@@ -74,6 +76,7 @@ func (w *watcher) loop(ctx context.Context) exited {
 				w.end(runs.ReasonMemory, 0)
 			}
 		case <-flush.C:
+			w.settle()
 			if err := w.r.rec.w.Flush(); err != nil {
 				w.r.cfg.Log.Error().Err(err).Msg("record")
 			}
@@ -85,6 +88,14 @@ func (w *watcher) loop(ctx context.Context) exited {
 		case <-w.kill:
 			w.hangup()
 		}
+	}
+}
+
+// settle ends what was for the launch only, once the run has lasted.
+func (w *watcher) settle() {
+	if !w.settled {
+		w.settled = true
+		slowMonitor(defaultSlack)
 	}
 }
 

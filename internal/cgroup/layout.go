@@ -20,8 +20,7 @@
 package cgroup
 
 import (
-	"bufio"
-	"io"
+	"bytes"
 	"os"
 	"strings"
 )
@@ -51,36 +50,32 @@ func (l Layout) Mode() string {
 	return "hybrid"
 }
 
-// mountinfoLimit bounds what is read of /proc/self/mountinfo.
-const mountinfoLimit = 16 << 20
-
 // Detect reads the layout from /proc/self/mountinfo.
 func Detect() (Layout, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return Layout{}, err
 	}
-	defer f.Close()
-	return parseMountinfo(f)
+	return Parse(text), nil
 }
 
-// parseMountinfo reads proc_pid_mountinfo(5). Of several mounts of one
+// Parse reads a mount table (proc_pid_mountinfo(5)). Of several mounts of one
 // hierarchy the first counts. A mount of a part of one does not: that is what a
 // container without a cgroup namespace sees of its own cgroup.
-func parseMountinfo(r io.Reader) (Layout, error) {
+func Parse(mountinfo []byte) Layout {
 	l := Layout{V1: map[string]string{}}
-	s := bufio.NewScanner(io.LimitReader(r, mountinfoLimit))
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
+	for line := range bytes.Lines(mountinfo) {
 		// ID PARENT DEV ROOT POINT OPTIONS [TAG...] - TYPE SOURCE SUPEROPTIONS
-		left, right, ok := strings.Cut(s.Text(), " - ")
-		fields, tail := strings.Fields(left), strings.Fields(right)
-		if !ok || len(fields) < 6 || len(tail) < 3 || fields[3] != "/" {
+		left, right, ok := bytes.Cut(line, []byte(" - "))
+		if !ok || !bytes.HasPrefix(right, []byte("cgroup")) {
 			continue
 		}
-		l.add(tail[0], unescape(fields[4]), strings.Split(tail[2], ","))
+		fields, tail := strings.Fields(string(left)), strings.Fields(string(right))
+		if len(fields) >= 6 && len(tail) >= 3 && fields[3] == "/" {
+			l.add(tail[0], unescape(fields[4]), strings.Split(tail[2], ","))
+		}
 	}
-	return l, s.Err()
+	return l
 }
 
 func (l *Layout) add(fstype, point string, options []string) {
@@ -100,5 +95,8 @@ func (l *Layout) add(fstype, point string, options []string) {
 // unescape undoes what the kernel does to a path in mountinfo (mangle_path,
 // fs/seq_file.c, for the bytes of " \t\n\\#").
 func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace(s)
 }

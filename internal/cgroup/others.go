@@ -6,14 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // SweepOthers does for every other parent (prefix and 8 hexadecimal digits) what
-// [Parent.Sweep] does for its own, and removes those that are empty then. Each
-// build of the programs has a parent of its own, so that an upgrade need not
-// wait for the runs of the build before it.
+// [Parent.Sweep] does for its own, and removes those that have been empty for an
+// hour. Each build of the programs has a parent of its own, so that an upgrade
+// need not wait for the runs of the build before it. Where two builds are in use
+// side by side, neither takes the other's parent away between two runs.
 func (l Layout) SweepOthers(ctx context.Context, prefix, own string, alive func(id string) bool) ([]string, error) {
 	entries, err := os.ReadDir(l.Unified)
 	if err != nil {
@@ -34,7 +36,9 @@ func (l Layout) SweepOthers(ctx context.Context, prefix, own string, alive func(
 		}
 		ids, err := p.Sweep(ctx, alive)
 		swept, errs = append(swept, ids...), append(errs, err)
-		p.removeEmpty()
+		if p.unused() > keepEmpty {
+			p.removeEmpty()
+		}
 	}
 	return swept, errors.Join(errs...)
 }
@@ -43,6 +47,22 @@ func (l Layout) SweepOthers(ctx context.Context, prefix, own string, alive func(
 func isBuild(rest string, found bool) bool {
 	return found && len(rest) == 8 && strings.Trim(rest, "0123456789abcdef") == ""
 }
+
+// keepEmpty is how long another build's parent stays without leaves.
+const keepEmpty = time.Hour
+
+// unused is how long ago the parent had a leaf made or removed: see keepTimes.
+func (p *Parent) unused() time.Duration {
+	st, err := os.Lstat(p.Path)
+	if err != nil {
+		return 0
+	}
+	return time.Since(st.ModTime())
+}
+
+// keepTimes makes the kernel keep a modification time for the directory: kernfs
+// does so from the first change of an attribute on (kernfs_add_one, fs/kernfs/dir.c).
+func keepTimes(dir string) error { return os.Chmod(dir, 0o755) }
 
 // removeEmpty removes the parent's directories; one that still has leaves stays.
 func (p *Parent) removeEmpty() {

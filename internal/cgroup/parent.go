@@ -174,7 +174,10 @@ func isDir(path string) bool {
 // not be able to write to it: they could put processes into a run.
 func makeDir(path string) error {
 	err := os.Mkdir(path, 0o755)
-	if err == nil || !errors.Is(err, os.ErrExist) {
+	if err == nil {
+		return keepTimes(path)
+	}
+	if !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	var st unix.Stat_t

@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -84,13 +83,20 @@ type mount struct {
 	point string // where
 }
 
+// UseMounts gives the text of /proc/self/mountinfo to Covers, which reads it
+// itself otherwise: the kernel takes a while to write it.
+func (s *State) UseMounts(mountinfo []byte) { s.mounts = mountinfo }
+
 // findAliases returns the directories above every other place where the mount
 // table shows the state directory or a part of it, for example a bind mount of
 // /var elsewhere.
 func (s *State) findAliases() ([]devIno, error) {
-	text, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("runs: where else is the state directory mounted: %w", err)
+	text := s.mounts
+	if text == nil {
+		var err error
+		if text, err = os.ReadFile("/proc/thread-self/mountinfo"); err != nil {
+			return nil, fmt.Errorf("runs: where else is the state directory mounted: %w", err)
+		}
 	}
 	var stx unix.Statx_t
 	if err := unix.Statx(int(s.dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &stx); err != nil {
@@ -149,9 +155,9 @@ func relative(base, path string) (string, bool) {
 
 func parseMounts(text []byte) []mount {
 	var out []mount
-	for line := range bytes.Lines(text) {
-		f := strings.Fields(string(line))
-		if len(f) < 5 {
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(line, " ", 6)
+		if len(f) < 6 {
 			continue
 		}
 		id, err := strconv.ParseUint(f[0], 10, 64)
@@ -166,5 +172,8 @@ func parseMounts(text []byte) []mount {
 // unescape undoes the octal escapes that mountinfo uses for blanks, newline and
 // backslash.
 func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

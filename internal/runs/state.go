@@ -26,7 +26,8 @@ type State struct {
 	runs  *os.File // its "runs"
 	chain []devIno // from the root down to the state directory
 
-	aliases func() ([]devIno, error) // see reach.go; read once, when first asked
+	mounts  []byte                   // the mount table, or nil
+	aliases func() ([]devIno, error) // see reach.go; found once, when first asked
 }
 
 // DefaultPath returns the state directory of a user: /var/lib/agentguard for

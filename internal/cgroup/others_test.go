@@ -1,0 +1,49 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/agentguard/agentguard/internal/testenv"
+)
+
+// Another build's parent goes when it has been without runs for long, and stays
+// while that build may be in use.
+func TestSweepOthers(t *testing.T) {
+	testenv.Root(t)
+	l := detect(t)
+	prefix := testenv.CgroupName() + "-"
+	long := time.Now().Add(-2 * keepEmpty)
+	dirs := map[string]bool{"00000001": true, "00000002": false, "00000003": true, "0000000x": false, "000": false}
+	for build := range dirs {
+		dir := filepath.Join(l.Unified, prefix+build)
+		if err := makeDir(dir); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(dir) })
+		if err := os.Chtimes(dir, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A leaf that is made and removed counts as use.
+	leaf := filepath.Join(l.Unified, prefix+"00000002", "x"+suffix)
+	if err := os.Mkdir(leaf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(leaf); err != nil {
+		t.Fatal(err)
+	}
+	own := prefix + "00000003"
+	dirs["00000003"] = false
+	swept, err := l.SweepOthers(t.Context(), prefix, own, func(string) bool { return false })
+	if err != nil || len(swept) != 0 {
+		t.Errorf("swept %q, %v", swept, err)
+	}
+	for build, gone := range dirs {
+		if isDir(filepath.Join(l.Unified, prefix+build)) == gone {
+			t.Errorf("%s: removed %v, want %v", build, !gone, gone)
+		}
+	}
+}
