@@ -24,6 +24,9 @@ func build(dir string, cfg Config, parent uint64) error {
 	shared := map[string]*ebpf.Map{
 		"runs": egress.Maps["runs"], "rings": egress.Maps["rings"], "counts": egress.Maps["counts"],
 	}
+	if err := egress.Maps["allow"].Pin(filepath.Join(dir, "allow")); err != nil {
+		return err
+	}
 	for name, m := range shared {
 		if err := m.Pin(filepath.Join(dir, name)); err != nil {
 			return err

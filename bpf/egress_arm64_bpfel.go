@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	egressMapAllow       = "allow"
 	egressMapCounts      = "counts"
 	egressMapRings       = "rings"
 	egressMapRuns        = "runs"
@@ -89,6 +90,7 @@ type egressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressMapSpecs struct {
+	Allow  *ebpf.MapSpec `ebpf:"allow"`
 	Counts *ebpf.MapSpec `ebpf:"counts"`
 	Rings  *ebpf.MapSpec `ebpf:"rings"`
 	Runs   *ebpf.MapSpec `ebpf:"runs"`
@@ -122,6 +124,7 @@ func (o *egressObjects) Close() error {
 //
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressMaps struct {
+	Allow  *ebpf.Map `ebpf:"allow"`
 	Counts *ebpf.Map `ebpf:"counts"`
 	Rings  *ebpf.Map `ebpf:"rings"`
 	Runs   *ebpf.Map `ebpf:"runs"`
@@ -129,6 +132,7 @@ type egressMaps struct {
 
 func (m *egressMaps) Close() error {
 	return _EgressClose(
+		m.Allow,
 		m.Counts,
 		m.Rings,
 		m.Runs,

@@ -14,7 +14,7 @@ import (
 
 // Ability is one kind of program and whether this kernel takes it.
 type Ability struct {
-	Name string // "cgroup", "tp_btf", "connect_unix", "fentry" or "lsm"
+	Name string // "cgroup", "sk_lookup", "tp_btf", "connect_unix", "fentry" or "lsm"
 	Err  error  // nil: it loads and will be called
 }
 
@@ -39,6 +39,7 @@ func (s Support) Err(name string) error {
 func Probe() Support {
 	s := Support{LSMs: activeLSMs()}
 	s.add("cgroup", tryLoad(loadEgress))
+	s.add("sk_lookup", tryLoad(loadLookup))
 	s.add("tp_btf", tryLoad(sensorSpec))
 	s.add("connect_unix", tryLoad(loadUnixsock))
 	s.add("fentry", tryProgram(ebpf.Tracing, ebpf.AttachTraceFEntry, "bpf_fentry_test1"))

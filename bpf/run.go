@@ -32,6 +32,8 @@ type RunConfig struct {
 	Position func() uint64
 	// DenyListen refuses every bind of an INET or INET6 socket.
 	DenyListen bool
+	// Egress says that the run may reach more than loopback: see [Run.Allow].
+	Egress bool
 }
 
 // Run is a live run: bound, and observed from before its first process was born.
@@ -48,6 +50,7 @@ type Run struct {
 	brake        *brake // nil: none
 	position     func() uint64
 	missedBefore [len(tracingNames)]uint64
+	rules        []Rule
 	entered      bool // the entry in runs is ours
 	stopping     atomic.Bool
 	closed       atomic.Bool
@@ -131,6 +134,9 @@ func (r *Run) start(cfg RunConfig) error {
 	if cfg.DenyListen {
 		value.Flags |= runDenyListen
 	}
+	if cfg.Egress {
+		value.Flags |= runEgress
+	}
 	if err := p.runs.Update(r.id, value, ebpf.UpdateNoExist); err != nil {
 		return err
 	}
@@ -138,7 +144,11 @@ func (r *Run) start(cfg RunConfig) error {
 	return p.attachTracing(r)
 }
 
-const runDenyListen = 1 // enum run_flags of c/abi.h
+// enum run_flags of c/abi.h
+const (
+	runDenyListen = 1
+	runEgress     = 2
+)
 
 // discardOld empties the ring of what an earlier run left.
 func (r *Run) discardOld() error {
@@ -403,6 +413,7 @@ func (r *Run) Close() error {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, r.leaveRules())
 	if r.reader != nil {
 		r.brake.release()
 		errs = append(errs, r.reader.Close())

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	sensorMapAllow         = "allow"
 	sensorMapArgsScratch   = "args_scratch"
 	sensorMapCallScratch   = "call_scratch"
 	sensorMapCounts        = "counts"
@@ -91,6 +92,7 @@ type sensorProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sensorMapSpecs struct {
+	Allow       *ebpf.MapSpec `ebpf:"allow"`
 	ArgsScratch *ebpf.MapSpec `ebpf:"args_scratch"`
 	CallScratch *ebpf.MapSpec `ebpf:"call_scratch"`
 	Counts      *ebpf.MapSpec `ebpf:"counts"`
@@ -130,6 +132,7 @@ func (o *sensorObjects) Close() error {
 //
 // It can be passed to loadSensorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sensorMaps struct {
+	Allow       *ebpf.Map `ebpf:"allow"`
 	ArgsScratch *ebpf.Map `ebpf:"args_scratch"`
 	CallScratch *ebpf.Map `ebpf:"call_scratch"`
 	Counts      *ebpf.Map `ebpf:"counts"`
@@ -141,6 +144,7 @@ type sensorMaps struct {
 
 func (m *sensorMaps) Close() error {
 	return _SensorClose(
+		m.Allow,
 		m.ArgsScratch,
 		m.CallScratch,
 		m.Counts,

@@ -19,6 +19,7 @@ import (
 // A pinned set is a directory of the bpffs:
 //
 //	runs, rings, counts  the shared maps
+//	allow                what runs may reach, see Rule
 //	meta                 what was attached: see metaEntry
 //	l_NAME               the link of a cgroup program to the parent cgroup
 //	p_NAME               a tracing program

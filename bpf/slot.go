@@ -141,7 +141,7 @@ func (p *Programs) sweepRuns() (map[uint32]bool, error) {
 			return nil, err
 		}
 	}
-	return used, nil
+	return used, p.sweepRules(dead)
 }
 
 func (p *Programs) isDead(id uint64, slot uint32) (bool, error) {

@@ -99,26 +99,8 @@ func (p *Policy) reallyWritable() string {
 func asked(l Limit) bool { return !l.Unlimited && !l.Source.IsDefault() }
 
 func (g *gaps) network(p *Policy) {
-	if p.Egress.Value == "allowlist" && len(p.Allow) > 0 {
-		g.add("network.allowlist", p.Allow[0].Source, "destinations cannot be allowed yet: a run has no network but its own loopback", "write egress: deny and drop --allow")
-	}
-	if len(p.AllowPrivate) > 0 {
-		g.add("network.allow_private", p.AllowPrivate[0].Source, "destinations cannot be allowed yet, private ones neither", "remove allow_private")
-	}
-	if len(p.Resolve) > 0 {
-		g.add("network.resolve", p.Resolve[0].Source, "names cannot be resolved inside a run yet", "remove resolve (--resolve)")
-	}
 	if len(p.Unix) > 0 {
 		g.add("network.unix", p.Unix[0].Source, "sockets of the host cannot be granted yet", "remove unix (--unix)")
-	}
-	if len(p.Publish) > 0 {
-		g.add("network.publish", p.Publish[0].Source, "ports of a run cannot be published on the host yet", "remove publish (--publish)")
-	}
-	if asked(p.MaxConnections) {
-		g.add("network.max_connections", p.MaxConnections.Source, "connections are not counted against a limit yet", "remove max_connections")
-	}
-	if asked(p.MaxEgressBytes) {
-		g.add("network.max_egress_bytes", p.MaxEgressBytes.Source, "bytes sent are not counted against a limit yet", "remove max_egress_bytes")
 	}
 }
 

@@ -35,6 +35,7 @@ func (r *Run) envelope() error {
 	if err := errors.Join(r.stdio.own(r.plan.Identity), r.program(), r.startRecord(), r.storePlan()); err != nil {
 		return err
 	}
+	r.followNetwork()
 	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	res.Stdout, res.Stderr = outputs(streams)
 	r.timing.mark("relayed")
 	stats, err := r.drain()
+	r.net.end(r.cfg.Log)
 	if r.plan.Limits.Counted && int64(stats.FileBytes) > r.plan.Limits.Output && res.Reason != runs.ReasonWall {
 		res.Status, res.Reason = StatusKilled, runs.ReasonOutput // passed between two looks of the watcher
 	}
@@ -199,6 +201,9 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 	add("cpu", "process.max_cpu_seconds", l.CPU, one(res.Reason == runs.ReasonCPU))
 	add("wall", "process.max_wall_seconds", l.Wall, one(res.Reason == runs.ReasonWall))
 	add("output", "filesystem.max_output_bytes", l.Output, one(res.Reason == runs.ReasonOutput))
+	for name, hits := range r.net.limits() {
+		add(name, "network."+name, r.plan.Egress.limit(name), hits)
+	}
 	add("stdout", "output.max_stdout_bytes", l.Stdout, one(res.Stdout.Truncated || res.Stderr.Truncated))
 }
 
@@ -218,12 +223,13 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	sum := &trace.Event{
 		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
 		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)),
-		Counts: append(append(counts(stats, r.plan.Syscalls), lossCounts(&stats)...), trace.Count{Name: "denied", N: r.rec.denied.total}),
+		Counts: slices.Concat(counts(stats, r.plan.Syscalls), lossCounts(&stats), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts()),
 	}
 	if r.sensor == nil {
 		findings = append(findings, "no events: the gap `record` was accepted")
 	}
-	sum.Findings = findings
+	sum.Findings = append(findings, r.net.findings()...)
+	res.Network = r.net.destinations()
 	if werr := r.rec.w.Close(sum); werr != nil {
 		r.cfg.Log.Error().Err(werr).Msg("record")
 	}

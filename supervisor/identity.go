@@ -23,6 +23,7 @@ const (
 	GuardianUID = 0x70000000
 	ownUIDBase  = 0x70000001
 	ownUIDs     = 4096
+	dialUID     = ownUIDBase + ownUIDs // dials for runs whose caller is root
 )
 
 // chooseIdentity decides who the command runs as: the owner of the workspace
@@ -48,8 +49,8 @@ func namedIdentity(t policy.Text, c Caller) (Identity, error) {
 	if err != nil || uid < 0 || uid >= 1<<31 {
 		return Identity{}, &Refusal{What: fmt.Sprintf("user %q is not a numeric user id", t.Value), Clause: clause, Remedy: "give a number, as in --user 1000"}
 	}
-	if uid >= GuardianUID && uid < ownUIDBase+ownUIDs {
-		return Identity{}, &Refusal{What: fmt.Sprintf("user ids %d to %d are for runs without a user of their own", GuardianUID, ownUIDBase+ownUIDs-1), Clause: clause, Remedy: "leave --user out to get one"}
+	if uid >= GuardianUID && uid <= dialUID {
+		return Identity{}, &Refusal{What: fmt.Sprintf("user ids %d to %d are for runs without a user of their own", GuardianUID, dialUID), Clause: clause, Remedy: "leave --user out to get one"}
 	}
 	if c.UID != 0 && c.UID != uid {
 		return Identity{}, &Refusal{

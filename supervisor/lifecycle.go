@@ -165,7 +165,7 @@ func (r *Run) startSensor() error {
 		return nil
 	}
 	sensor, err := r.host.programs.Start(bpf.RunConfig{
-		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Position: func() uint64 { return r.rec.w.Seq() },
+		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy), Position: func() uint64 { return r.rec.w.Seq() },
 	})
 	if err != nil {
 		return err

@@ -49,6 +49,8 @@ type Plan struct {
 
 	Syscalls bool `json:"syscalls"` // counted by number in the record's summary
 
+	Egress *Egress `json:"egress,omitempty"` // nil: nothing but its own loopback
+
 	Gaps   []Gap    `json:"gaps_accepted,omitempty"`
 	Thin   []string `json:"thin,omitempty"` // resources with one layer on this host
 	Canary []Probe  `json:"canary"`
@@ -106,13 +108,14 @@ type planInput struct {
 	argv     []string
 	identity Identity
 	environ  []string // the caller's
-	filter   []byte   // seccomp, assembled
+	caller   Caller
+	filter   []byte // seccomp, assembled
 }
 
 // newPlan decides everything. It makes no system call and changes nothing.
 func newPlan(in planInput) (*Plan, error) {
 	p, h := in.policy, in.host
-	view, err := mergeView(baseView(h.system, h.links, in.identity), mapGrants(in))
+	view, err := mergeView(baseView(h.system, h.links, in.identity, wantsEgress(p)), mapGrants(in))
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +147,9 @@ func newPlan(in planInput) (*Plan, error) {
 	plan.Thin = thin(h, view)
 	if !in.grants.walked {
 		plan.Thin = append(plan.Thin, "unix sockets: the grants are too large to be searched; only sockets with a name in /proc/net/unix are masked")
+	}
+	if plan.Egress, err = newEgress(p, h, in.caller); err != nil {
+		return nil, err
 	}
 	if plan.Gaps, err = gaps(p, h); err != nil {
 		return nil, err
@@ -252,7 +258,7 @@ func gaps(p *policy.Policy, h *Host) ([]Gap, error) {
 	for _, g := range p.Gaps() {
 		all = append(all, Gap{Clause: g.Clause, Missing: g.Missing, Remedy: g.Remedy, Source: g.Source.String()})
 	}
-	all = append(all, hostGaps(p, h)...)
+	all = append(append(all, hostGaps(p, h)...), egressGaps(p, h)...)
 	var accepted []Gap
 	for _, g := range all {
 		if !p.AcceptsGap(g.Clause) {

@@ -212,9 +212,9 @@ func TestPlanGaps(t *testing.T) {
 		gaps  []string // accepted
 	}{
 		{name: "none"},
-		{name: "a port", flags: []string{"publish=80"}, err: "ports of a run cannot be published on the host yet [network.publish (flag --publish)]; remove publish"},
-		{name: "another gap accepted", flags: []string{"publish=80", "allow-gap=record"}, err: "ports of a run"},
-		{name: "accepted", flags: []string{"publish=80", "allow-gap=network.publish"}, gaps: []string{"network.publish"}},
+		{name: "a limit", flags: []string{"rw=/srv/out", "files=5"}, err: `the number of files cannot be limited below "/srv/out", a real directory: only the private tmpfs is bounded [filesystem.max_files (flag --files)]; write max_files: none`},
+		{name: "another gap accepted", flags: []string{"rw=/srv/out", "files=5", "allow-gap=record"}, err: "the number of files"},
+		{name: "accepted", flags: []string{"rw=/srv/out", "files=5", "allow-gap=filesystem.max_files"}, gaps: []string{"filesystem.max_files"}},
 		{name: "no record", host: noBPF, err: "the kernel's record cannot be made: no BTF [record (default)]; run on a kernel"},
 		{name: "no record, accepted", host: noBPF, flags: []string{"allow-gap=record"}, gaps: []string{"record"}},
 		{name: "no memory controller", host: noMemory, err: "this host has no memory controller for the run's cgroup [process.max_memory_mb (default)]"},
@@ -222,8 +222,8 @@ func TestPlanGaps(t *testing.T) {
 		{name: "no memory controller, accepted", host: noMemory, flags: []string{"allow-gap=process.max_memory_mb"}, gaps: []string{"process.max_memory_mb"}},
 		{name: "no pids controller", host: noPids, flags: []string{"pids=4"}, err: "this host has no pids controller for the run's cgroup [process.max_subprocesses (flag --pids)]"},
 		{name: "no pids controller, no limit", host: noPids, flags: []string{"pids=none"}},
-		{name: "two, one accepted", host: noBPF, flags: []string{"publish=80", "allow-gap=network.publish"}, err: "the kernel's record"},
-		{name: "two accepted", host: noBPF, flags: []string{"publish=80", "allow-gap=network.publish", "allow-gap=record"}, gaps: []string{"network.publish", "record"}},
+		{name: "two, one accepted", host: noBPF, flags: []string{"rw=/srv/out", "files=5", "allow-gap=filesystem.max_files"}, err: "the kernel's record"},
+		{name: "two accepted", host: noBPF, flags: []string{"rw=/srv/out", "files=5", "allow-gap=filesystem.max_files", "allow-gap=record"}, gaps: []string{"filesystem.max_files", "record"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := fakeInput(policyOf(t, c.flags...))
@@ -261,7 +261,7 @@ func TestPlanRefusesAView(t *testing.T) {
 }
 
 func TestPlanText(t *testing.T) {
-	in := fakeInput(policyOf(t, "memory=64M", "publish=80", "allow-gap=network.publish", "wall=none"))
+	in := fakeInput(policyOf(t, "memory=64M", "rw=/srv/out", "files=5", "allow-gap=filesystem.max_files", "wall=none"))
 	in.host.Info.BPF, in.host.Info.BPFError = true, ""
 	in.host.Info.Landlock = 5
 	in.argv = []string{"make", "a b", "\x1b[2J"}
@@ -274,7 +274,7 @@ func TestPlanText(t *testing.T) {
 	must(t, p.WriteText(&b))
 	for _, want := range []string{
 		"command    make 'a b' ", "directory  /srv/ws\n", "grant      rw /srv/ws  [clause of /srv/ws rw]\n", "grant      ro /srv/x at /opt/x  [",
-		"limits     memory 64.0 MiB, tasks 512, cpu 1h0m0s, wall none\n", "RLIMIT_CORE 1\n", "thin       unix sockets: ", "gap        network.publish (flag --publish): ports",
+		"limits     memory 64.0 MiB, tasks 512, cpu 1h0m0s, wall none\n", "RLIMIT_CORE 1\n", "thin       unix sockets: ", "gap        filesystem.max_files (flag --files): the number",
 		"system     read-only /usr; private /tmp", "env        HOME=/home/agent\n", "layers     Landlock ABI 5, ",
 	} {
 		if !strings.Contains(b.String(), want) {

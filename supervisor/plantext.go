@@ -34,6 +34,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	}
 	row("system", "read-only %s; private /tmp, /var/tmp, /dev/shm, %s", systemList(p.View), Home)
 	row("network", "none but loopback of its own; programs judge: %v; listen: %v", p.NetBPF, !p.DenyListen)
+	p.Egress.rows(row)
 	p.limitRows(row)
 	for _, e := range p.Env {
 		row("env", "%s", trace.Quote(e))

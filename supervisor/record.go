@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/netguard"
 	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/trace"
 )
 
 // recorder turns what the sensor saw into the record's events, and decides who
-// refused what. It runs on the sensor's goroutine only, until finish.
+// refused what. The sensor and the network process tell it things at once.
 type recorder struct {
+	mu      sync.Mutex            // of all that follows
+	names   map[netip.Addr][]byte // of synthetic addresses
 	plan    *Plan
 	w       *trace.Writer
 	ev      trace.Event // reused
@@ -31,6 +35,8 @@ type recorder struct {
 
 // event is the callback of bpf.Run.Read.
 func (r *recorder) event(b *bpf.Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch b.Type {
 	case bpf.ExecArgs:
 		r.fold(b)
@@ -298,10 +304,17 @@ func (r *recorder) socket(b *bpf.Event) {
 	if b.Type == bpf.Unix {
 		e.Path, e.PathSource = sunPath(s.Text), trace.PathKernel
 	}
+	e.Name = r.names[s.Addr.Unmap()]
 	e.Verdict = trace.VerdictAllow
 	if !s.Allowed && b.Type != bpf.Listen {
 		e.Verdict, e.Layer, e.Certainty, e.Errno = trace.VerdictDeny, trace.LayerBPF, trace.Certain, int32(unix.EPERM)
 		e.Rule, e.RuleSource = "network.egress", "default"
+		if r.plan.Egress != nil && s.Addr.IsValid() {
+			e.Rule, e.RuleSource = "network.allowlist", r.plan.Egress.ClauseSource
+		}
+		if (s.Hook == bpf.HookConnect || s.Hook == bpf.HookSendmsg || s.Hook == bpf.HookEgress) && (len(e.Name) > 0 || !netguard.Synthetic(s.Addr)) {
+			e.Remedy = trace.Remedy(e)
+		}
 		if s.Hook == bpf.HookBind {
 			e.Rule = "network.listen"
 		}

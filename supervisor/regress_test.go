@@ -171,7 +171,7 @@ func TestVisibleTakesTheDeepest(t *testing.T) {
 
 // No grant hides the home directory: the command may start there.
 func TestHomeIsNeverHidden(t *testing.T) {
-	view, err := mergeView(baseView(nil, nil, Identity{UID: 5}), grantsOf("/srv:/home ro"))
+	view, err := mergeView(baseView(nil, nil, Identity{UID: 5}, false), grantsOf("/srv:/home ro"))
 	if err != nil {
 		return
 	}

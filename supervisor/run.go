@@ -60,7 +60,8 @@ type Run struct {
 	uppers     map[string]*os.File // of the cow entries, by layer: what the command changed
 	born       *lane               // of the steps up to birth; nil in a dry run
 	sensor     *bpf.Run
-	mono       uint64 // CLOCK_BOOTTIME and wall clock of the same instant before birth
+	net        *network // nil: the run reaches nothing but its own loopback
+	mono       uint64   // CLOCK_BOOTTIME and wall clock of the same instant before birth
 	wall       time.Time
 	proc       *initproc.Process
 	calls      *initproc.Program // the command's
@@ -130,10 +131,12 @@ func (r *Run) order() order {
 			{"plan", r.decide},     // the plan
 		},
 		storing: []step{
+			{"dialler", r.startDialler}, // where there is an allowlist: the process that reaches it
 			{"record", r.openRecord},    // run directory, plan, trace, output copies
 			{"mounts", r.makeMaterials}, // the view and the ruleset, attached to nothing yet
 		},
 		enclosing: []step{
+			{"network", r.openNetwork}, // where there is an allowlist: the holes in the wall
 			{"envelope", r.envelope},   // the list of calls of program.go, canary, execve
 			{"running", r.startRelays}, // output flows, signals are forwarded
 		},
@@ -319,7 +322,7 @@ func (r *Run) decide() error {
 	}
 	p, err := newPlan(planInput{
 		policy: r.cfg.Policy, host: r.host, grants: r.grants, argv: r.cfg.Argv,
-		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter,
+		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller,
 	})
 	if err != nil {
 		return err

@@ -124,7 +124,7 @@ func clauseText(key string, src policy.Source) string { return key + " (" + src.
 
 // baseView is what every run sees besides its grants: system is the host's
 // system directories, opened; hostname and id fill the generated files.
-func baseView(system []Opened, links map[string]string, id Identity) []Entry {
+func baseView(system []Opened, links map[string]string, id Identity, resolver bool) []Entry {
 	var v []Entry
 	add := func(e Entry) { e.system = true; e.Clause = "default"; v = append(v, e) }
 	for _, o := range system {
@@ -138,7 +138,7 @@ func baseView(system []Opened, links map[string]string, id Identity) []Entry {
 	for _, at := range sortedKeys(links) {
 		add(Entry{Op: "symlink", At: at, From: links[at]})
 	}
-	for name, content := range generatedEtc(id) {
+	for name, content := range generatedEtc(id, resolver) {
 		add(Entry{Op: "file", At: "/etc/" + name, Access: "plain", Mode: 0o644, content: content})
 	}
 	for _, d := range devices {
@@ -162,7 +162,7 @@ func baseView(system []Opened, links map[string]string, id Identity) []Entry {
 
 // generatedEtc are files that would say too much, or the wrong thing, if they
 // were the host's.
-func generatedEtc(id Identity) map[string]string {
+func generatedEtc(id Identity, resolver bool) map[string]string {
 	user := fmt.Sprintf("agent:x:%d:%d:agent:%s:/bin/sh\n", id.UID, id.GID, Home)
 	group := fmt.Sprintf("agent:x:%d:\n", id.GID)
 	if id.UID == 0 {
@@ -171,12 +171,16 @@ func generatedEtc(id Identity) map[string]string {
 	} else {
 		user = "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" + user
 	}
+	resolv := "# agentguard: this run has no resolver\n"
+	if resolver {
+		resolv = "# agentguard: names of the allowlist, and no others\nnameserver 127.0.0.1\n"
+	}
 	return map[string]string{
 		"passwd":        user + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 		"group":         "root:x:0:\ntty:x:5:\n" + group + "nogroup:x:65534:\n",
 		"hosts":         "127.0.0.1\tlocalhost " + Hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 		"hostname":      Hostname + "\n",
-		"resolv.conf":   "# agentguard: this run has no resolver\n",
+		"resolv.conf":   resolv,
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\nnetworks: files\n",
 	}
 }

@@ -107,7 +107,7 @@ func TestMergeViewOrder(t *testing.T) {
 	list := []string{"/a ro", "/a/b rw", "/a/b/c ro", "/a.b ro", "/a/b-c rw", "/usr/x ro", "/etc ro", "/etc/hosts ro"}
 	var first []string
 	for range 20 {
-		view, err := mergeView(baseView(nil, map[string]string{"/bin": "usr/bin"}, Identity{UID: 5, GID: 6}), grantsOf(list...))
+		view, err := mergeView(baseView(nil, map[string]string{"/bin": "usr/bin"}, Identity{UID: 5, GID: 6}, false), grantsOf(list...))
 		must(t, err)
 		got := shape(view)
 		if first == nil {
@@ -212,7 +212,7 @@ func TestBaseViewGrantsLittle(t *testing.T) {
 	opened, links, err := openSystem()
 	must(t, err)
 	defer closeAll(opened)
-	for _, e := range baseView(opened, links, Identity{UID: 5, GID: 6}) {
+	for _, e := range baseView(opened, links, Identity{UID: 5, GID: 6}, false) {
 		if !e.system || e.Clause != "default" || e.IDMap {
 			t.Errorf("%+v is not marked as a part of every run", e)
 		}
@@ -241,7 +241,7 @@ func TestGeneratedEtc(t *testing.T) {
 		{Identity{UID: 1000, GID: 100}, "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nagent:x:1000:100:agent:/home/agent:/bin/sh\n", "agent:x:100:\n"},
 		{Identity{UID: 0, GID: 0}, "root:x:0:0:root:/home/agent:/bin/sh\n", ""},
 	} {
-		files := generatedEtc(c.id)
+		files := generatedEtc(c.id, false)
 		if want := c.passwd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"; files["passwd"] != want {
 			t.Errorf("passwd %q, want %q", files["passwd"], want)
 		}

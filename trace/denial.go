@@ -84,7 +84,9 @@ func Object(e *Event) string {
 		return Quote(e.Path[:min(len(e.Path), maxShown)]) + "... (" + strconv.Itoa(full) + " bytes)"
 	case len(e.Path) > 0:
 		return Quote(e.Path)
-	case e.Addr.IsValid():
+	case len(e.Name) > 0 && e.Port != 0:
+		return Quote(endpoint(e))
+	case e.Addr.IsValid() && e.Kind != KindDNS:
 		return endpoint(e)
 	case len(e.Name) > 0:
 		return Quote(e.Name)
@@ -103,10 +105,13 @@ func word1Or(s string) string {
 	return word1(s)
 }
 
-// endpoint renders "ADDR:PORT", with "udp://" before it for UDP, as --allow
-// takes it.
+// endpoint renders "NAME:PORT", where the name is known, or "ADDR:PORT", with
+// "udp://" before it for UDP, as --allow takes it.
 func endpoint(e *Event) string {
 	s := netip.AddrPortFrom(e.Addr.Unmap().WithZone(""), e.Port).String()
+	if len(e.Name) > 0 {
+		s = string(e.Name) + ":" + strconv.Itoa(int(e.Port))
+	}
 	if e.Proto == "udp" {
 		return "udp://" + s
 	}
@@ -125,8 +130,12 @@ func Remedy(e *Event) string {
 		if e.Family == "unix" && absolute(e.Path) {
 			return "--unix " + Quote(e.Path)
 		}
-		if e.Addr.IsValid() && e.Kind != KindBind {
+		if e.Addr.IsValid() && e.Kind != KindBind && e.Port != 0 && !metadata(e.Addr) && (len(e.Name) == 0 || hostName(e.Name)) {
 			return "--allow " + Quote(endpoint(e))
+		}
+	case KindDNS:
+		if hostName(e.Name) {
+			return "--allow " + string(e.Name) + ":443"
 		}
 	case KindOpen:
 		if absolute(e.Path) && e.Access != "w" && e.Access != "rw" {
@@ -149,6 +158,30 @@ func Remedy(e *Event) string {
 		}
 	}
 	return ""
+}
+
+// metadataServices hand out the credentials of the machine to whoever asks.
+var metadataServices = []netip.Prefix{
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
+	netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("192.0.0.192/32"),
+}
+
+func metadata(a netip.Addr) bool {
+	return slices.ContainsFunc(metadataServices, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
+}
+
+// hostName reports whether a name that the command chose can stand in a flag:
+// letters, digits, hyphens and dots, of two labels or more, and no reverse
+// look-up or metadata service.
+func hostName(name []byte) bool {
+	s := string(name)
+	if len(s) > 253 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" || strings.HasSuffix(s, ".arpa") || strings.HasPrefix(s, "metadata.") {
+		return false
+	}
+	labels := strings.Split(s, ".")
+	return len(labels) > 1 && !slices.ContainsFunc(labels, func(l string) bool {
+		return l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-'
+	}) && strings.Trim(labels[len(labels)-1], "0123456789") != ""
 }
 
 // absolute reports whether a path can stand in a flag: the policy takes absolute

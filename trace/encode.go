@@ -217,6 +217,9 @@ func (l *line) net(e *Event) {
 		l.number(`,"port":`, uint64(e.Port))
 	}
 	l.uint(`,"bytes":`, e.Bytes)
+	l.uint(`,"received":`, e.Received)
+	l.uint(`,"duration":`, e.Duration)
+	l.text(`,"end":`, e.End)
 }
 
 // addr leaves out the zone: it is a name that the caller chose.

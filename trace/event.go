@@ -122,7 +122,8 @@ const (
 	LayerMount    Layer = "mount" // read-only or absent in the view
 	LayerDAC      Layer = "dac"   // ordinary permissions and capabilities
 	LayerLimit    Layer = "limit"
-	LayerNone     Layer = "none" // refused, and no layer of ours would have
+	LayerNetwork  Layer = "network" // the run's resolver and relay: the edge of its network namespace
+	LayerNone     Layer = "none"    // refused, and no layer of ours would have
 )
 
 // Certainty says how the layer of a denial is known.
@@ -250,6 +251,10 @@ type Event struct {
 	Addr   netip.Addr
 	Port   uint16
 	Bytes  uint64 // sent by this act, or total of an output stream
+
+	Received uint64 // connect, when it has ended: bytes that came back
+	Duration uint64 // connect, when it has ended: ns
+	End      string // connect: how it ended, "closed", "reset", "idle", "limit", "failed", "refused" or "run"
 
 	Limit      string // name of the limit: "memory", "pids", "cpu", "wall", "output", ...
 	LimitValue uint64 // bytes, count or ns

@@ -85,6 +85,9 @@ var schema = []field{
 	{"addr", func(d *decoder, e *Event) (err error) { e.Addr, err = d.addr(); return err }},
 	{"port", parsePort},
 	{"bytes", number64(func(e *Event) *uint64 { return &e.Bytes })},
+	{"received", number64(func(e *Event) *uint64 { return &e.Received })},
+	{"duration", number64(func(e *Event) *uint64 { return &e.Duration })},
+	{"end", word(func(e *Event) *string { return &e.End })},
 
 	{"limit", word(func(e *Event) *string { return &e.Limit })},
 	{"limit_value", number64(func(e *Event) *uint64 { return &e.LimitValue })},

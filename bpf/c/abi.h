@@ -62,6 +62,7 @@ enum hook {
 
 enum run_flags {
 	RUN_DENY_LISTEN = 1,
+	RUN_EGRESS = 2, /* the map of rules has something for the run */
 };
 
 /* One live run, keyed by the id of its leaf cgroup. */

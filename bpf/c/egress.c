@@ -4,7 +4,7 @@
  * outlive the supervisor, and a cgroup below the parent that no run owns is
  * denied everything (fail closed).
  *
- * Policy of this version: loopback only, TCP and UDP only.
+ * Loopback, and what the map of rules has for the run; TCP and UDP only.
  */
 #include "net.h"
 
@@ -13,38 +13,38 @@ char _license[] SEC("license") = "GPL"; /* what the kernel is told; the source i
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return judge_address(ctx, HOOK_CONNECT, AF_INET, loopback4(ctx->user_ip4));
+	return judge_address(ctx, HOOK_CONNECT, AF_INET);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return judge_address(ctx, HOOK_CONNECT, AF_INET6, loopback6(ctx));
+	return judge_address(ctx, HOOK_CONNECT, AF_INET6);
 }
 
 /* Also taken by an IPv6 socket that sends to a mapped address. */
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return judge_address(ctx, HOOK_SENDMSG, AF_INET, loopback4(ctx->user_ip4));
+	return judge_address(ctx, HOOK_SENDMSG, AF_INET);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return judge_address(ctx, HOOK_SENDMSG, AF_INET6, loopback6(ctx));
+	return judge_address(ctx, HOOK_SENDMSG, AF_INET6);
 }
 
 SEC("cgroup/bind4")
 int bind4(struct bpf_sock_addr *ctx)
 {
-	return judge_address(ctx, HOOK_BIND, AF_INET, 1);
+	return judge_address(ctx, HOOK_BIND, AF_INET);
 }
 
 SEC("cgroup/bind6")
 int bind6(struct bpf_sock_addr *ctx)
 {
-	return judge_address(ctx, HOOK_BIND, AF_INET6, 1);
+	return judge_address(ctx, HOOK_BIND, AF_INET6);
 }
 
 /*
@@ -78,7 +78,7 @@ int skb_egress(struct __sk_buff *skb)
 
 	if (!find(&m, skb_ancestor_cgroup_id(skb, level)))
 		return 0;
-	if (skb_to_loopback(skb, &ev)) {
+	if (packet_allowed(skb, &m, &ev)) {
 		add(&m.counts->tx_packets, 1);
 		add(&m.counts->tx_bytes, skb->len);
 		return 1;

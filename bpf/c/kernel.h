@@ -37,19 +37,23 @@ enum {
 	MAP_HASH = 1,
 	MAP_PERCPU_ARRAY = 6,
 	MAP_LRU_HASH = 9,
+	MAP_LPM_TRIE = 11,
 	MAP_ARRAY_OF_MAPS = 12,
+	MAP_SOCKMAP = 15,
 	MAP_RINGBUF = 27,
 };
 
 enum {
 	MAP_ANY = 0,
 	MAP_NOEXIST = 1,
+	MAP_NO_PREALLOC = 1, /* BPF_F_NO_PREALLOC of map_flags */
 	RING_NO_WAKEUP = 1,
 	RING_FORCE_WAKEUP = 2,
 	RING_AVAIL_DATA = 0,
 };
 
 struct task_struct;
+struct bpf_sock;
 
 /* Helpers, by number (uapi/linux/bpf.h, __BPF_FUNC_MAPPER). All are in 6.1. */
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
@@ -60,11 +64,13 @@ static u64 (*const current_uid_gid)(void) = (void *)15;
 static long (*const skb_load_bytes)(const void *skb, u32 off, void *to, u32 len) = (void *)26;
 static u64 (*const current_task)(void) = (void *)35;
 static u64 (*const skb_ancestor_cgroup_id)(void *skb, int level) = (void *)83;
+static long (*const sk_release)(struct bpf_sock *sk) = (void *)86;
 static long (*const read_user)(void *dst, u32 size, const void *src) = (void *)112;
 static long (*const read_kernel)(void *dst, u32 size, const void *src) = (void *)113;
 static long (*const read_user_str)(void *dst, u32 size, const void *src) = (void *)114;
 static long (*const read_kernel_str)(void *dst, u32 size, const void *src) = (void *)115;
 static u64 (*const current_ancestor_cgroup_id)(int level) = (void *)123;
+static long (*const sk_assign)(void *ctx, struct bpf_sock *sk, u64 flags) = (void *)124;
 static u64 (*const ktime_boot_ns)(void) = (void *)125;
 static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static u64 (*const ringbuf_query)(void *ring, u64 flags) = (void *)134;
@@ -103,8 +109,6 @@ INLINE u32 htonl(u32 v)
 }
 
 /* Program contexts of the user API: fixed layout, never relocated. */
-struct bpf_sock;
-
 struct bpf_sock_addr {
 	u32 user_family;
 	u32 user_ip4;
@@ -134,6 +138,24 @@ struct __sk_buff {
 	u32 mark;
 	u32 queue_mapping;
 	u32 protocol;
+};
+
+struct bpf_sk_lookup {
+	u64 cookie;
+	u32 family;
+	u32 protocol;
+	u32 remote_ip4; /* network order, as all addresses */
+	u32 remote_ip6[4];
+	u32 remote_port;
+	u32 local_ip4;
+	u32 local_ip6[4];
+	u32 local_port; /* host order */
+	u32 ingress_ifindex;
+};
+
+enum {
+	SK_DROP = 0,
+	SK_PASS = 1,
 };
 
 /* Kernel structures. */

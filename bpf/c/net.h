@@ -1,41 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Addresses, and the verdicts on them. */
+/* The verdicts on addresses. */
 #ifndef AGENTGUARD_NET_H
 #define AGENTGUARD_NET_H
 
+#include "addr.h"
+#include "rules.h"
 #include "run.h"
 
-#define AF_INET 2
-#define AF_INET6 10
-#define SOCK_STREAM 1
-#define SOCK_DGRAM 2
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-#define IPPROTO_MPTCP 262
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
-
-/* 127/8, and 0.0.0.0, which Linux connects to loopback. */
-INLINE bool8 loopback4(u32 ip)
-{
-	return (ip & htonl(0xff000000)) == htonl(0x7f000000) || ip == 0;
-}
-
-/* ::1, ::, and the IPv4 ones mapped. */
-INLINE bool8 loopback6_words(u32 a, u32 b, u32 c, u32 d)
-{
-	if (a || b)
-		return 0;
-	if (c == htonl(0xffff))
-		return loopback4(d);
-	return !c && (d == 0 || d == htonl(1));
-}
-
-INLINE bool8 loopback6(struct bpf_sock_addr *ctx)
-{
-	return loopback6_words(ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2],
-			       ctx->user_ip6[3]);
-}
+/* Destinations that live runs may reach besides loopback; keyed by run. */
+struct rule_map allow SEC(".maps");
 
 /* TCP, UDP, and MPTCP, whose subflows pass the same hooks. */
 INLINE bool8 ordinary(u16 type, u16 protocol)
@@ -45,56 +18,117 @@ INLINE bool8 ordinary(u16 type, u16 protocol)
 	return type == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
 }
 
+/*
+ * reachable says whether a run may go to an address. To connect a UDP socket
+ * sends nothing: every resolver does it to order the addresses of a name. What
+ * is sent on it is judged as a packet.
+ */
+INLINE bool8 reachable(const struct member *m, u8 hook, u16 type, const u32 addr[4], u16 port)
+{
+	struct rule_key key = { .proto = type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP, .run = m->id };
+
+	if (loopback6_words(addr[0], addr[1], addr[2], addr[3]))
+		return 1;
+	if (!(m->run->flags & RUN_EGRESS))
+		return 0;
+	if (hook == HOOK_CONNECT && type == SOCK_DGRAM && synthetic(addr))
+		return 1;
+	key.addr[0] = addr[0];
+	key.addr[1] = addr[1];
+	key.addr[2] = addr[2];
+	key.addr[3] = addr[3];
+	return rule_allows(&allow, &key, port);
+}
+
 /* judge_address records an address and returns the verdict: 1 goes on, 0 is EPERM. */
-INLINE int judge_address(struct bpf_sock_addr *ctx, u8 hook, u16 family, bool8 allowed)
+INLINE int judge_address(struct bpf_sock_addr *ctx, u8 hook, u16 family)
 {
 	struct ev_sock ev = {};
 	struct member m;
-	u32 *addr = (u32 *)ev.addr;
+	u32 *raw = (u32 *)ev.addr;
+	u32 addr[4];
 
 	if (!find_current(&m))
 		return 0;
-	if (hook == HOOK_BIND && (m.run->flags & RUN_DENY_LISTEN))
-		allowed = 0;
 	ev.hook = hook;
-	ev.allowed = allowed;
 	ev.family = family;
 	ev.type = ctx->type;
 	ev.protocol = ctx->protocol;
 	ev.port = ntohs(ctx->user_port);
 	if (family == AF_INET) {
-		addr[0] = ctx->user_ip4;
+		raw[0] = ctx->user_ip4;
+		map_ip4(addr, ctx->user_ip4);
 	} else {
-		addr[0] = ctx->user_ip6[0];
-		addr[1] = ctx->user_ip6[1];
-		addr[2] = ctx->user_ip6[2];
-		addr[3] = ctx->user_ip6[3];
+		raw[0] = addr[0] = ctx->user_ip6[0];
+		raw[1] = addr[1] = ctx->user_ip6[1];
+		raw[2] = addr[2] = ctx->user_ip6[2];
+		raw[3] = addr[3] = ctx->user_ip6[3];
 	}
-	fill_current(&ev.h, &m, EV_SOCKET, allowed && hook == HOOK_SENDMSG ? CLASS_BULK : CLASS_VERDICT);
+	if (hook == HOOK_BIND)
+		ev.allowed = !(m.run->flags & RUN_DENY_LISTEN);
+	else
+		ev.allowed = reachable(&m, hook, ev.type, addr, ev.port);
+	fill_current(&ev.h, &m, EV_SOCKET, ev.allowed && hook == HOOK_SENDMSG ? CLASS_BULK : CLASS_VERDICT);
 	emit(&m, &ev.h, sizeof(ev));
-	return allowed ? 1 : 0;
+	return ev.allowed ? 1 : 0;
 }
 
-/* skb_to_loopback reads the destination from the packet; what is not IP is refused. */
-INLINE bool8 skb_to_loopback(struct __sk_buff *skb, struct ev_sock *ev)
+/* port_of reads the destination port of a packet whose transport begins at off. */
+INLINE u16 port_of(struct __sk_buff *skb, u32 off)
 {
-	u32 *addr = (u32 *)ev->addr;
-	u8 protocol = 0;
+	u16 port = 0;
 
-	if (skb->protocol == ntohs(ETH_P_IP)) {
-		ev->family = AF_INET;
-		skb_load_bytes(skb, 9, &protocol, 1);
-		ev->protocol = protocol;
-		return !skb_load_bytes(skb, 16, addr, 4) && loopback4(addr[0]);
-	}
-	if (skb->protocol == ntohs(ETH_P_IPV6)) {
-		ev->family = AF_INET6;
-		skb_load_bytes(skb, 6, &protocol, 1);
-		ev->protocol = protocol;
-		return !skb_load_bytes(skb, 24, addr, 16) &&
-		       loopback6_words(addr[0], addr[1], addr[2], addr[3]);
-	}
-	return 0;
+	skb_load_bytes(skb, off + 2, &port, sizeof(port));
+	return ntohs(port);
+}
+
+/* read_ip4 and read_ip6 fill in ev and addr; false where the packet has no destination. */
+INLINE bool8 read_ip4(struct __sk_buff *skb, struct ev_sock *ev, u32 addr[4])
+{
+	u8 head[20];
+	u16 fragment;
+
+	if (skb_load_bytes(skb, 0, head, sizeof(head)))
+		return 0;
+	__builtin_memcpy(ev->addr, head + 16, 4);
+	map_ip4(addr, *(u32 *)ev->addr);
+	ev->family = AF_INET;
+	ev->protocol = head[9];
+	fragment = (head[6] & 0x1f) << 8 | head[7];
+	if (!fragment) /* later ones have no port, and so no permission */
+		ev->port = port_of(skb, (head[0] & 0xf) * 4);
+	return 1;
+}
+
+INLINE bool8 read_ip6(struct __sk_buff *skb, struct ev_sock *ev, u32 addr[4])
+{
+	u8 head[40];
+
+	if (skb_load_bytes(skb, 0, head, sizeof(head)))
+		return 0;
+	__builtin_memcpy(ev->addr, head + 24, 16);
+	__builtin_memcpy(addr, ev->addr, 16);
+	ev->family = AF_INET6;
+	ev->protocol = head[6];
+	ev->port = port_of(skb, sizeof(head));
+	return 1;
+}
+
+/* packet_allowed judges where a packet goes; what is not IP is refused. */
+INLINE bool8 packet_allowed(struct __sk_buff *skb, const struct member *m, struct ev_sock *ev)
+{
+	u32 addr[4] = {};
+	bool8 ip = 0;
+
+	if (skb->protocol == ntohs(ETH_P_IP))
+		ip = read_ip4(skb, ev, addr);
+	else if (skb->protocol == ntohs(ETH_P_IPV6))
+		ip = read_ip6(skb, ev, addr);
+	if (!ip)
+		return 0;
+	if (ev->protocol != IPPROTO_TCP && ev->protocol != IPPROTO_UDP)
+		return loopback6_words(addr[0], addr[1], addr[2], addr[3]);
+	return reachable(m, HOOK_EGRESS, ev->protocol == IPPROTO_TCP ? SOCK_STREAM : SOCK_DGRAM, addr, ev->port);
 }
 
 #endif

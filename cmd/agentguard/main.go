@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentguard/agentguard/internal/netguard"
 	"github.com/agentguard/agentguard/supervisor"
 )
 
@@ -33,6 +34,9 @@ var version = "devel"
 //   - what came from a command is quoted (trace.Quote);
 //   - machines read --json, never these lines.
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == netguard.Mode { // started by supervisor, not by people
+		os.Exit(netguard.Main())
+	}
 	os.Exit(run(os.Args[1:]))
 }
 

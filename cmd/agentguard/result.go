@@ -62,6 +62,7 @@ func summarise(res *runs.Result, p *policy.Policy) {
 			}
 		}
 	}
+	tellNetwork(res.Network)
 	if res.Record.Verdict != string(trace.Complete) {
 		tell("the record is %s: %d events lost; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, res.ID)
 	}
@@ -101,4 +102,24 @@ func tellEnd(res *runs.Result) {
 		}
 	}
 	tell("%s%s (agentguard trace show %s)", res.Usage.Wall.Round(time.Millisecond), refused, res.ID)
+}
+
+// maxFailed bounds the destinations that are told to have failed.
+const maxFailed = 5
+
+// tellNetwork says which allowed destinations could not be reached, and why:
+// inside, the connection was only reset.
+func tellNetwork(list []runs.Destination) {
+	told := 0
+	for _, d := range list {
+		if d.Failed == 0 || told == maxFailed {
+			continue
+		}
+		told++
+		times := ""
+		if d.Failed > 1 {
+			times = fmt.Sprintf(", %d times", d.Failed)
+		}
+		tell("connection to %s:%d failed: %s%s", trace.Quote(d.Host), d.Port, trace.Line(d.Error), times)
+	}
 }

@@ -34,8 +34,10 @@ type Result struct {
 	Stdout  Output     `json:"stdout"`
 	Stderr  Output     `json:"stderr"`
 	Record  Record     `json:"record"`
-	Gaps    []Gap      `json:"gaps,omitempty"` // accepted with --allow-gap
-	Thin    []string   `json:"thin,omitempty"` // resources with one layer only
+
+	Network []Destination `json:"network,omitempty"` // what went where, most sent first
+	Gaps    []Gap         `json:"gaps,omitempty"`    // accepted with --allow-gap
+	Thin    []string      `json:"thin,omitempty"`    // resources with one layer only
 }
 
 // Why a run ended.
@@ -99,6 +101,18 @@ type Output struct {
 	Kept      uint64 `json:"kept"`  // of them, in the record
 	SHA256    string `json:"sha256,omitempty"`
 	Truncated bool   `json:"truncated,omitempty"` // Kept is less than Bytes
+}
+
+// Destination adds up the connections to one host and port.
+type Destination struct {
+	Host        string `json:"host"` // a name, or an address where no name was asked for
+	Port        uint16 `json:"port"`
+	Proto       string `json:"proto"` // "tcp" or "udp"
+	Connections uint64 `json:"connections"`
+	Failed      uint64 `json:"failed,omitempty"` // of them, never made
+	Error       string `json:"error,omitempty"`  // of the last that failed
+	Sent        uint64 `json:"sent"`             // by the command, bytes
+	Received    uint64 `json:"received"`
 }
 
 // Record says where the record is and how complete.

@@ -69,7 +69,11 @@ func (c *call) span(extra []string) span {
 }
 
 // only makes a filter that allows the named calls and kills for any other.
-func (a *arch) only(names []string) []unix.SockFilter {
+func (a *arch) only(names []string) []unix.SockFilter { return a.onlyElse(names, verdictKill) }
+
+// onlyElse makes a filter that judges the named calls as for a command, and
+// answers other to all the rest.
+func (a *arch) onlyElse(names []string, other Verdict) []unix.SockFilter {
 	var spans spanList
 	next := uint32(0)
 	for i := range a.calls {
@@ -78,12 +82,16 @@ func (a *arch) only(names []string) []unix.SockFilter {
 			continue
 		}
 		if uint32(c.nr) > next {
-			spans.add(span{first: next, verdict: verdictKill})
+			spans.add(span{first: next, verdict: other})
 		}
-		spans.add(span{first: uint32(c.nr), verdict: verdictAllow})
+		if c.action >= ruled {
+			spans.add(c.span(nil))
+		} else {
+			spans.add(span{first: uint32(c.nr), verdict: verdictAllow})
+		}
 		next = uint32(c.nr) + 1
 	}
-	spans.add(span{first: next, verdict: verdictKill})
+	spans.add(span{first: next, verdict: other})
 	return a.program(spans)
 }
 

@@ -1,0 +1,156 @@
+package netguard
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// publish makes a port of the host's loopback lead to the same port inside. The
+// process has no privilege, so privileged ports are out of its reach.
+func (s *server) publish(port uint16) error {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(port)})
+	if err != nil {
+		return fmt.Errorf("network.publish: %w", err)
+	}
+	go func() {
+		<-s.ctx.Done()
+		l.Close()
+	}()
+	go func() {
+		for {
+			c, err := l.AcceptTCP()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil {
+				time.Sleep(acceptPause)
+				continue
+			}
+			s.wait.Go(func() { s.admitCaller(c, port) })
+		}
+	}()
+	return nil
+}
+
+// admitCaller relays a connection from outside: what the peer sends goes in.
+func (s *server) admitCaller(c *net.TCPConn, port uint16) {
+	started := time.Now()
+	peer := addrPort(c.RemoteAddr())
+	e := Event{Kind: KindConnect, Proto: "tcp", Name: []byte("publish"), Asked: netip.AddrPortFrom(addrPort(c.LocalAddr()).Addr(), port), Addr: peer}
+	uid, err := ownerOf(peer)
+	if err != nil || uid != s.cfg.CallerUID && uid != 0 {
+		reset(c)
+		e.Kind, e.Denied = KindDeny, true
+		s.events.emit(e)
+		return
+	}
+	if limit := s.admit(); limit != "" {
+		reset(c)
+		e.Kind, e.Denied, e.Limit = KindDeny, true, limit
+		s.events.emit(e)
+		return
+	}
+	defer s.open.Add(-1)
+	inside, err := s.connectInside(port)
+	if err != nil {
+		reset(c)
+		s.failed(&e, err)
+		return
+	}
+	conn := &connection{inside: inside, outside: c}
+	e.End = s.relay(conn, s.budget)
+	if conn.up != nil {
+		e.Sent, e.Received = conn.up.moved.Load(), conn.down.moved.Load()
+	}
+	e.Duration = time.Since(started)
+	s.events.emit(e)
+}
+
+// insideLimit bounds a connect inside: a server whose backlog is full does not answer.
+var insideLimit = unix.Timeval{Sec: 10}
+
+// connectInside connects a socket of the namespace, which the supervisor made
+// since this process is not in it, and asks for another.
+func (s *server) connectInside(port uint16) (*net.TCPConn, error) {
+	var fd int
+	select {
+	case fd = <-s.sockets:
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+	s.events.emit(Event{Kind: KindSocket})
+	f := os.NewFile(uintptr(fd), "inside")
+	defer f.Close()
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &insideLimit); err != nil {
+		return nil, err
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, err
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+// ownerOf returns the uid of the socket whose local address is a (proc_net_tcp:
+// the second column is the local address, the eighth the uid).
+func ownerOf(a netip.AddrPort) (int, error) {
+	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		f, err := os.Open(name)
+		if err != nil {
+			continue // no IPv6
+		}
+		uid, err := ownerIn(f, a)
+		f.Close()
+		if err == nil {
+			return uid, nil
+		}
+	}
+	return 0, fmt.Errorf("nobody owns %v", a)
+}
+
+func ownerIn(r io.Reader, a netip.AddrPort) (int, error) {
+	lines := bufio.NewScanner(io.LimitReader(r, 16<<20))
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 8 {
+			continue
+		}
+		if have, err := parseProcAddr(f[1]); err == nil && have == a {
+			return strconv.Atoi(f[7])
+		}
+	}
+	return 0, io.ErrUnexpectedEOF
+}
+
+// parseProcAddr reads ADDRESS:PORT in hexadecimal, the address as 32-bit words
+// in host order: little endian on every architecture that we have.
+func parseProcAddr(s string) (netip.AddrPort, error) {
+	text, port, ok := strings.Cut(s, ":")
+	b, err := hex.DecodeString(text)
+	if err != nil || !ok || len(b) != 4 && len(b) != 16 {
+		return netip.AddrPort{}, fmt.Errorf("no address: %q", s)
+	}
+	for i := 0; i < len(b); i += 4 {
+		b[i], b[i+1], b[i+2], b[i+3] = b[i+3], b[i+2], b[i+1], b[i]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	n, err := strconv.ParseUint(port, 16, 16)
+	return netip.AddrPortFrom(a.Unmap(), uint16(n)), err
+}

@@ -1,0 +1,242 @@
+package netguard
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// IdleLimit is how long a connection may be silent in both directions before
+// it is broken off.
+const IdleLimit = time.Hour
+
+const (
+	acceptPause = 10 * time.Millisecond // after an accept that failed for want of descriptors
+	idleLook    = 30 * time.Second      // how often idle connections are looked for
+)
+
+// server is the process at work: the resolver and the relay of one run.
+type server struct {
+	cfg    *Config
+	dir    *directory
+	dialer *dialer
+	events *reporter
+	pipes  pipePool
+	budget *budget
+	open   atomic.Int64 // connections and flows
+
+	ctx   context.Context // ends with the run
+	stop  context.CancelFunc
+	mu    sync.Mutex
+	live  map[*connection]bool
+	ended bool
+	wait  sync.WaitGroup
+
+	flows   *flows
+	sockets chan int // of the namespace, for published ports
+}
+
+func newServer(cfg *Config, events *reporter) *server {
+	s := &server{cfg: cfg, dir: newDirectory(&cfg.Table), events: events, live: map[*connection]bool{}, budget: newBudget(cfg.MaxBytes)}
+	s.dialer = newDialer(cfg, s.dir)
+	s.flows, s.sockets = newFlows(s), make(chan int, 4*spares)
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// connection is one that is relayed: inside is the command's.
+type connection struct {
+	inside, outside *net.TCPConn
+	up, down        *half
+	touched         atomic.Int64 // ns; of the last byte
+	why             atomic.Value // string: the end that was decided here
+}
+
+// abort breaks both sides off with a reset.
+func (c *connection) abort(why string) {
+	c.why.CompareAndSwap(nil, why)
+	reset(c.inside)
+	reset(c.outside)
+}
+
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // closed already: then there is nothing to reset
+	_ = c.Close()
+}
+
+// serve accepts what the namespace's look-up program hands over: connections
+// whose local address is where the command wanted to go.
+func (s *server) serve(l *net.TCPListener) {
+	for {
+		c, err := l.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(acceptPause)
+			continue
+		}
+		s.wait.Go(func() { s.accept(c) })
+	}
+}
+
+// accept judges one connection and relays it.
+func (s *server) accept(c *net.TCPConn) {
+	started := time.Now()
+	asked := addrPort(c.LocalAddr())
+	dest, ok := s.dir.find("tcp", asked)
+	e := Event{Kind: KindConnect, Name: []byte(dest.name), Proto: "tcp", Asked: asked}
+	if !ok {
+		reset(c)
+		e.Kind, e.Denied = KindDeny, true
+		s.events.emit(e)
+		return
+	}
+	if limit := s.admit(); limit != "" {
+		reset(c)
+		e.Kind, e.Denied, e.Limit = KindDeny, true, limit
+		s.events.emit(e)
+		return
+	}
+	defer s.open.Add(-1)
+	out, to, err := s.dialer.connect(s.ctx, "tcp", dest)
+	e.Addr = to
+	if err != nil {
+		reset(c)
+		e.Duration = time.Since(started)
+		s.failed(&e, err)
+		return
+	}
+	conn := &connection{inside: c, outside: out.(*net.TCPConn)}
+	e.End = s.relay(conn, s.budget)
+	if conn.up != nil {
+		e.Sent, e.Received = conn.up.moved.Load(), conn.down.moved.Load()
+	}
+	e.Duration = time.Since(started)
+	s.events.emit(e)
+}
+
+// admit counts a connection in, or says which limit refuses it.
+func (s *server) admit() string {
+	if s.budget.spent() {
+		return LimitBytes
+	}
+	if s.open.Add(1) > s.cfg.MaxConnections {
+		s.open.Add(-1)
+		return LimitConnections
+	}
+	return ""
+}
+
+func (s *server) failed(e *Event, err error) {
+	e.End = EndFailed
+	switch {
+	case errors.Is(err, errPrivate):
+		e.End, e.Denied, e.Text = EndRefused, true, err.Error()
+	case s.ctx.Err() != nil:
+		e.End = EndRun
+	default:
+		e.Errno, e.Text = reason(err)
+	}
+	s.events.emit(*e)
+}
+
+// relay moves bytes both ways until both have ended, and says how it ended.
+func (s *server) relay(c *connection, sent *budget) string {
+	var err error
+	if c.up, err = newHalf(c.inside, c.outside, &s.pipes, sent, &c.touched); err == nil {
+		c.down, err = newHalf(c.outside, c.inside, &s.pipes, nil, &c.touched)
+	}
+	if err != nil || !s.enter(c) {
+		c.abort(EndRun)
+		return EndRun
+	}
+	defer s.leave(c)
+	other := make(chan struct{})
+	go func() {
+		defer close(other)
+		c.end(c.down.run())
+	}()
+	c.end(c.up.run())
+	<-other
+	_, _ = c.inside.Close(), c.outside.Close() // closed already where it was broken off
+	if why, ok := c.why.Load().(string); ok {
+		return why
+	}
+	return EndClosed
+}
+
+// end passes a direction's failure on to both sides.
+func (c *connection) end(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.ENOTCONN): // the other side was gone when the end was to be passed on
+	case errors.Is(err, errBytes):
+		c.abort(EndLimit)
+	default:
+		c.abort(EndReset)
+	}
+}
+
+// enter adds a connection to those that end with the run.
+func (s *server) enter(c *connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	c.touched.Store(time.Now().UnixNano())
+	s.live[c] = true
+	return true
+}
+
+func (s *server) leave(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, c)
+}
+
+// breakIdle looks for silent connections until the run ends.
+func (s *server) breakIdle(limit, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		before := time.Now().Add(-limit).UnixNano()
+		s.mu.Lock()
+		for c := range s.live {
+			if c.touched.Load() < before {
+				c.abort(EndIdle)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// end breaks off what is still open, reports it, and waits until all is told.
+func (s *server) end() {
+	s.stop()
+	s.mu.Lock()
+	s.ended = true
+	for c := range s.live {
+		c.abort(EndRun)
+	}
+	s.mu.Unlock()
+	s.wait.Wait()
+	s.events.flush()
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	ap := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

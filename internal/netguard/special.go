@@ -1,0 +1,58 @@
+package netguard
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// specialRanges are addresses that no name is followed to, unless the policy
+// allows it for that name or has the address itself: the host, its networks,
+// metadata services, and forms in which they can be written otherwise
+// (IANA's special-purpose registries; RFC 6890, 6052, 8215, 3056, 4380).
+var specialRanges = parsePrefixes(
+	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+	"192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+	"168.63.129.16/32", // Azure's wire server, in public space
+	"::/96",            // unspecified, loopback, and IPv4-compatible
+	"64:ff9b:1::/48", "100::/64", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+)
+
+func parsePrefixes(list ...string) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(list))
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96")
+	sixToFour = netip.MustParsePrefix("2002::/16")
+	teredo    = netip.MustParsePrefix("2001::/32")
+)
+
+// special reports whether a is in one of the ranges, or carries an IPv4
+// address that is.
+func special(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	for _, p := range specialRanges {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	if !a.Is6() {
+		return false
+	}
+	b := a.As16()
+	switch {
+	case nat64.Contains(a):
+		return special(netip.AddrFrom4([4]byte(b[12:])))
+	case sixToFour.Contains(a):
+		return special(netip.AddrFrom4([4]byte(b[2:])))
+	case teredo.Contains(a): // the server as it is, the client with all bits turned
+		var client [4]byte
+		binary.BigEndian.PutUint32(client[:], ^binary.BigEndian.Uint32(b[12:]))
+		return special(netip.AddrFrom4([4]byte(b[4:]))) || special(netip.AddrFrom4(client))
+	}
+	return false
+}

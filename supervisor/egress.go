@@ -1,0 +1,217 @@
+package supervisor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/netguard"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// Egress is the part of a plan that says what a run may reach besides its own
+// loopback. It is nil where that is nothing, and then none of it exists.
+type Egress struct {
+	Table          *netguard.Table       `json:"table"`
+	Resolve        map[string]netip.Addr `json:"resolve,omitempty"`
+	PrivateNames   []string              `json:"private_names,omitempty"`
+	PrivateNets    []netip.Prefix        `json:"private_nets,omitempty"`
+	Publish        []uint16              `json:"publish,omitempty"`
+	MaxConnections int64                 `json:"max_connections"`  // at once
+	MaxBytes       int64                 `json:"max_egress_bytes"` // -1: none
+	User           int                   `json:"user"`             // of the process that dials
+	ClauseSource   string                `json:"clause_source"`    // of the allowlist, for denials
+}
+
+// wantsEgress reports whether a policy lets anything in or out.
+func wantsEgress(p *policy.Policy) bool {
+	return p.Egress.Value == "allowlist" && len(p.Allow) > 0 || len(p.Publish) > 0
+}
+
+// reservedFiles are descriptors of the dialling process besides connections:
+// its listeners, its pipes (two ends each), and room.
+const reservedFiles = 512
+
+// newEgress decides what of a policy's network the run gets.
+func newEgress(p *policy.Policy, h *Host, c Caller) (*Egress, error) {
+	if !wantsEgress(p) {
+		return nil, nil
+	}
+	e := &Egress{MaxConnections: limit(p.MaxConnections), MaxBytes: limit(p.MaxEgressBytes), User: dialIdentity(c).UID}
+	var entries []netguard.Entry
+	if p.Egress.Value == "allowlist" {
+		entries = endpointEntries(p.Allow)
+		e.ClauseSource = p.Egress.Source.String()
+	}
+	var err error
+	if e.Table, err = netguard.Compile(entries); err != nil {
+		return nil, &Refusal{What: "the allowlist: " + err.Error(), Clause: "network.allowlist", Remedy: "allow less, or ranges of ports"}
+	}
+	for _, r := range p.Resolve {
+		if e.Resolve == nil {
+			e.Resolve = map[string]netip.Addr{}
+		}
+		e.Resolve[r.Name] = netip.MustParseAddr(r.Addr) // the policy has parsed it
+	}
+	for _, t := range p.AllowPrivate {
+		if prefix, err := netip.ParsePrefix(t.Value); err == nil {
+			e.PrivateNets = append(e.PrivateNets, prefix)
+		} else {
+			e.PrivateNames = append(e.PrivateNames, t.Value)
+		}
+	}
+	for _, port := range p.Publish {
+		e.Publish = append(e.Publish, uint16(port.N))
+	}
+	most := int64(1 << 14)
+	if h.Info.MaxOpenFiles > 0 { // two descriptors each
+		most = max(64, (h.Info.MaxOpenFiles-reservedFiles)/2)
+	}
+	if e.MaxConnections < 0 || e.MaxConnections > most {
+		e.MaxConnections = most
+	}
+	return e, nil
+}
+
+func endpointEntries(list []policy.Endpoint) []netguard.Entry {
+	entries := make([]netguard.Entry, 0, len(list))
+	for _, a := range list {
+		entry := netguard.Entry{Proto: a.Proto, Host: a.Host, Ports: netguard.Ports{Low: a.Port, High: a.PortEnd}}
+		if a.Prefix != "" {
+			entry.Prefix = netip.MustParsePrefix(a.Prefix) // the policy has parsed it
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+// rules are what both kernel layers are told: every name by its synthetic
+// addresses, every address by itself.
+func (e *Egress) rules() []bpf.Rule {
+	var out []bpf.Rule
+	add := func(prefix netip.Prefix, tcp, udp []netguard.Ports) {
+		if len(tcp) > 0 {
+			out = append(out, bpf.Rule{Proto: unix.IPPROTO_TCP, Prefix: prefix, Ports: portRanges(tcp)})
+		}
+		if len(udp) > 0 {
+			out = append(out, bpf.Rule{Proto: unix.IPPROTO_UDP, Prefix: prefix, Ports: portRanges(udp)})
+		}
+	}
+	for i := range e.Table.Names {
+		n := &e.Table.Names[i]
+		for _, p := range n.Prefixes() {
+			add(p, n.TCP, n.UDP)
+		}
+	}
+	for _, n := range e.Table.Nets {
+		add(n.Prefix, n.TCP, n.UDP)
+	}
+	return out
+}
+
+func portRanges(list []netguard.Ports) []bpf.PortRange {
+	out := make([]bpf.PortRange, 0, len(list))
+	for _, p := range list {
+		out = append(out, bpf.PortRange{Low: p.Low, High: p.High})
+	}
+	return out
+}
+
+// allows reports whether the plan lets the command reach an address, so that a
+// canary must not expect a refusal there.
+func (e *Egress) allows(proto uint8, to netip.AddrPort) bool {
+	return e != nil && slices.ContainsFunc(e.rules(), func(r bpf.Rule) bool {
+		return r.Proto == proto && r.Prefix.Contains(to.Addr()) &&
+			slices.ContainsFunc(r.Ports, func(p bpf.PortRange) bool { return p.Low <= to.Port() && to.Port() <= p.High })
+	})
+}
+
+// limit is the value of a limit that the dialling process has met.
+func (e *Egress) limit(name string) int64 {
+	if name == netguard.LimitBytes {
+		return e.MaxBytes
+	}
+	return e.MaxConnections
+}
+
+// dialIdentity is who dials for a run: its caller, with the caller's authority
+// on the network and no more. For root it is a uid that owns nothing.
+func dialIdentity(c Caller) netguard.Identity {
+	if c.UID == 0 {
+		return netguard.Identity{UID: dialUID, GID: dialUID}
+	}
+	return netguard.Identity{UID: c.UID, GID: c.GID, Groups: c.Groups}
+}
+
+// dialConfig is what the dialling process is told.
+func (e *Egress) dialConfig(c Caller, v6 bool, filter []byte) *netguard.Config {
+	return &netguard.Config{
+		Table: *e.Table, Resolve: e.Resolve, PrivateNames: e.PrivateNames, PrivateNets: e.PrivateNets, IPv6: v6,
+		MaxConnections: e.MaxConnections, MaxBytes: e.MaxBytes, Publish: e.Publish, CallerUID: c.UID, Seccomp: filter,
+	}
+}
+
+// egressGaps are what the network clauses of a policy need and the host lacks.
+func egressGaps(p *policy.Policy, h *Host) []Gap {
+	if h.Info.BPF || !wantsEgress(p) {
+		return nil
+	}
+	clause, src := "network.allowlist", p.Egress.Source
+	if len(p.Allow) > 0 {
+		src = p.Allow[0].Source
+	} else {
+		clause, src = "network.publish", p.Publish[0].Source
+	}
+	return []Gap{{
+		Clause: clause, Source: src.String(), Missing: "connections cannot be led through the wall: " + h.Info.BPFError,
+		Remedy: fmt.Sprintf("run on a kernel with BPF as root, drop it, or accept a run without it with --allow-gap %s", clause),
+	}}
+}
+
+// rows are the plan's text about it.
+func (e *Egress) rows(row func(name, format string, a ...any)) {
+	if e == nil {
+		return
+	}
+	for i := range e.Table.Names {
+		n := &e.Table.Names[i]
+		row("egress", "%s %s(inside: %s)", trace.Quote(n.Name), portText(n.TCP, n.UDP), n.Prefixes()[0])
+	}
+	for _, n := range e.Table.Nets {
+		row("egress", "%s %s", n.Prefix, portText(n.TCP, n.UDP))
+	}
+	for name, addr := range e.Resolve {
+		row("", "%s is %s", trace.Quote(name), addr)
+	}
+	for _, port := range e.Publish {
+		row("publish", "127.0.0.1:%d of the host leads to the same port inside", port)
+	}
+	row("", "dialled by user %d; at most %d connections at once", e.User, e.MaxConnections)
+}
+
+// portText lists ports as "tcp 443 8000-8010 udp 123 ".
+func portText(tcp, udp []netguard.Ports) string {
+	var b strings.Builder
+	for _, l := range []struct {
+		proto string
+		list  []netguard.Ports
+	}{{"tcp", tcp}, {"udp", udp}} {
+		if len(l.list) > 0 {
+			b.WriteString(l.proto + " ")
+		}
+		for _, p := range l.list {
+			b.WriteString(strconv.Itoa(int(p.Low)))
+			if p.High != p.Low {
+				b.WriteString("-" + strconv.Itoa(int(p.High)))
+			}
+			b.WriteByte(' ')
+		}
+	}
+	return b.String()
+}

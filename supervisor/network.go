@@ -1,0 +1,194 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/netguard"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/seccomp"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// network is the live network of a run with an allowlist. Everything in it is
+// kept for as long as the run: a link that is collected detaches in silence.
+type network struct {
+	process *netguard.Process
+	ns      *os.File
+	inside  *netguard.Namespace
+	edge    *bpf.Edge
+	told    sync.WaitGroup // of the process's account
+	err     error          // of reading it
+	ended   atomic.Bool    // by us
+	seen    destinations
+}
+
+// networkGrace is how long the dialling process may take to report what it
+// breaks off at the end.
+const networkGrace = 5 * time.Second
+
+// startDialler starts the process that dials. It needs a few milliseconds to
+// be ready, which pass beside the rest.
+func (r *Run) startDialler() error {
+	if r.plan.Egress == nil || r.host.programs == nil {
+		return nil
+	}
+	n := &network{}
+	var err error
+	cfg := r.plan.Egress.dialConfig(r.caller, r.plan.IPv6, seccomp.DialFilter())
+	if n.process, err = netguard.Start(cfg, dialIdentity(r.caller)); err != nil {
+		return err
+	}
+	r.net = n
+	r.release.push("network", n.close)
+	return nil
+}
+
+// openNetwork leads the run's namespace to the dialling process: addresses,
+// sockets, the look-up program, and the rules of the second layer.
+func (r *Run) openNetwork() error {
+	n := r.net
+	if n == nil || r.plan.off("netns") { // a test seam: the namespace is the host's
+		return nil
+	}
+	var err error
+	if n.ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", r.proc.Pid)); err != nil {
+		return err
+	}
+	cfg := r.plan.Egress.dialConfig(r.caller, r.plan.IPv6, nil)
+	if n.inside, err = netguard.OpenNamespace(n.ns, cfg); err != nil {
+		return err
+	}
+	rules := r.plan.Egress.rules()
+	if err := n.attach(rules, r.plan.off("edge")); err != nil {
+		return err
+	}
+	if err := r.sensor.Allow(rules); err != nil {
+		return err
+	}
+	if !r.plan.off("canary") {
+		if err := n.inside.Check(); err != nil {
+			return &Refusal{What: "the canary found a layer that does not bite: the edge of the network namespace", Err: err, Remedy: "nothing was run; see agentguard doctor"}
+		}
+	}
+	if err := n.process.Send(n.inside); err != nil {
+		return err
+	}
+	// The process has them now: when it ends, they end, and connects are refused.
+	if err := n.inside.Close(); err != nil {
+		return err
+	}
+	return n.process.Ready(birthLimit)
+}
+
+func (n *network) attach(rules []bpf.Rule, off bool) error {
+	if off {
+		return nil
+	}
+	s := n.inside.Sockets
+	var err error
+	n.edge, err = bpf.AttachEdge(n.ns, rules, bpf.EdgeSockets{
+		TCP4: s[netguard.TCP4], TCP6: s[netguard.TCP6], UDP4: s[netguard.UDP4], UDP6: s[netguard.UDP6],
+	})
+	return err
+}
+
+// followNetwork begins to read the account of the dialling process.
+func (r *Run) followNetwork() {
+	n := r.net
+	if n == nil || n.inside == nil {
+		return
+	}
+	n.told.Go(func() {
+		n.err = n.process.Read(func(e *netguard.Event) { r.networkEvent(e) })
+		if n.err == nil && !n.ended.Load() {
+			n.err = errors.New("the process ended before the run")
+		}
+	})
+}
+
+func (r *Run) networkEvent(e *netguard.Event) {
+	if e.Kind == netguard.KindSocket {
+		s, err := r.net.inside.NewSpare()
+		if err == nil {
+			err = errors.Join(r.net.process.SendSpare(s), s.Close())
+		}
+		if err != nil {
+			r.cfg.Log.Error().Err(err).Msg("network.publish")
+		}
+		return
+	}
+	r.net.seen.add(e)
+	r.rec.network(e, r.plan.Egress)
+}
+
+// end ends the dialling process when the run is dead, and waits for the rest of
+// its account.
+func (n *network) end(log zerolog.Logger) {
+	if n == nil || n.inside == nil {
+		return
+	}
+	n.ended.Store(true)
+	stop := time.AfterFunc(networkGrace, func() { _ = n.process.Kill() })
+	defer stop.Stop()
+	err := n.process.Finish()
+	n.told.Wait()
+	if n.err = errors.Join(n.err, err, n.process.Close(networkGrace)); n.err != nil {
+		log.Error().Err(n.err).Msg("network")
+	}
+}
+
+// findings are what makes the account incomplete.
+func (n *network) findings() []string {
+	if n == nil || n.err == nil {
+		return nil
+	}
+	return []string{"network: " + trace.Line(n.err.Error())}
+}
+
+func (n *network) counts() []trace.Count {
+	if n == nil {
+		return nil
+	}
+	return n.seen.counts()
+}
+
+func (n *network) destinations() []runs.Destination {
+	if n == nil {
+		return nil
+	}
+	return n.seen.list()
+}
+
+// limits are the limits of the network that were met, and how often.
+func (n *network) limits() map[string]int64 {
+	if n == nil {
+		return nil
+	}
+	return n.seen.limits
+}
+
+// close releases everything; what a failed start has left too.
+func (n *network) close() error {
+	n.ended.Store(true)
+	errs := []error{n.process.Close(networkGrace)}
+	n.told.Wait()
+	if n.edge != nil {
+		errs = append(errs, n.edge.Close())
+	}
+	if n.inside != nil {
+		errs = append(errs, n.inside.Close())
+	}
+	if n.ns != nil {
+		errs = append(errs, n.ns.Close())
+	}
+	n.edge, n.inside, n.ns = nil, nil, nil
+	return errors.Join(errs...)
+}
