@@ -83,6 +83,21 @@ func (r *Run) FileBytes() (uint64, error) {
 	return n, nil
 }
 
+// Dropped is how many events were lost so far for want of room in the ring.
+func (r *Run) Dropped() (uint64, error) {
+	cpus, err := r.slot.read()
+	if err != nil {
+		return 0, fmt.Errorf("bpf: counters: %w", err)
+	}
+	var n uint64
+	for i := range cpus {
+		for _, class := range cpus[i].Class {
+			n += class.Dropped
+		}
+	}
+	return n, nil
+}
+
 // add adds o, sign times: with all bits set it subtracts.
 func (c *counterValue) add(o *counterValue, sign uint64) {
 	c.Seq += sign * o.Seq

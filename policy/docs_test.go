@@ -37,7 +37,7 @@ func TestDocumentation(t *testing.T) {
 	for _, w := range unsafeWords() {
 		need = append(need, "| `"+w+"`")
 	}
-	for _, body := range []string{everyGap, "  unsafe: [host-network]\n  trace: {on_loss: kill}\n"} {
+	for _, body := range []string{everyGap, "  unsafe: [host-network]\n"} {
 		for _, g := range merge(t, mustParse(t, "/p", body)).Gaps() {
 			need = append(need, "`"+g.Clause+"`")
 		}

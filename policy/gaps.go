@@ -105,9 +105,6 @@ func (g *gaps) network(p *Policy) {
 }
 
 func (g *gaps) record(p *Policy) {
-	if p.OnLoss.Value == "throttle" || p.OnLoss.Value == "kill" {
-		g.add("trace.on_loss", p.OnLoss.Source, "a run cannot be throttled or ended when records are lost yet: losses are counted", "--on-loss record")
-	}
 	if !p.TraceFiles.Source.IsDefault() {
 		g.add("trace.files", p.TraceFiles.Source, "opens and changes of files are not recorded yet: only those that were refused are", "leave it out")
 	}

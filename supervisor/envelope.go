@@ -106,12 +106,7 @@ func (r *Run) startRecord() error {
 		return r.recordError(err)
 	}
 	if r.sensor != nil {
-		r.drained.Go(func() {
-			if err := r.sensor.Read(r.rec.event); err != nil {
-				r.rec.readErr = err
-			}
-			r.rec.flushExecs()
-		})
+		r.drained.Go(func() { r.rec.took = r.readEvents() })
 		r.stopSensor = sync.OnceValue(func() error {
 			err := r.sensor.Stop()
 			r.drained.Wait()

@@ -46,6 +46,9 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	if r.plan.Limits.Counted && int64(stats.FileBytes) > r.plan.Limits.Output && res.Reason != runs.ReasonWall {
 		res.Status, res.Reason = StatusKilled, runs.ReasonOutput // passed between two looks of the watcher
 	}
+	if r.plan.OnLoss == "kill" && res.Reason != runs.ReasonWall && r.lossy() {
+		res.Status, res.Reason = StatusKilled, runs.ReasonLoss // likewise
+	}
 	r.limitHits(res, r.leaf.OOMKills(), r.leaf.TaskRefusals())
 	r.timing.mark("drained")
 	r.tearDown()
@@ -118,7 +121,7 @@ func (r *Run) status(res *runs.Result, end exited) {
 	case runs.ReasonWall:
 		res.Status, res.Reason = StatusWall, end.reason
 		return
-	case runs.ReasonCPU, runs.ReasonMemory, runs.ReasonOutput:
+	case runs.ReasonCPU, runs.ReasonMemory, runs.ReasonOutput, runs.ReasonLoss:
 		res.Status, res.Reason = StatusKilled, end.reason
 		return
 	case runs.ReasonError:
@@ -223,7 +226,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	sum := &trace.Event{
 		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
 		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)),
-		Counts: slices.Concat(counts(stats, r.plan.Syscalls), lossCounts(&stats), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts()),
+		Counts: slices.Concat(counts(stats, r.plan.Syscalls), r.recordCounts(&stats), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts()),
 	}
 	if r.sensor == nil {
 		findings = append(findings, "no events: the gap `record` was accepted")

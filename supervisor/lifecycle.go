@@ -164,9 +164,14 @@ func (r *Run) startSensor() error {
 	if r.host.programs == nil { // a gap: the plan refuses it, or it was accepted
 		return nil
 	}
-	sensor, err := r.host.programs.Start(bpf.RunConfig{
-		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy), Position: func() uint64 { return r.rec.w.Seq() },
-	})
+	cfg := bpf.RunConfig{
+		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy),
+		RingBytes: r.cfg.ringBytes, Position: func() uint64 { return r.rec.w.Seq() },
+	}
+	if throttled(r.cfg.Policy) {
+		cfg.Freeze = r.leaf.Freeze
+	}
+	sensor, err := r.host.programs.Start(cfg)
 	if err != nil {
 		return err
 	}
@@ -267,10 +272,14 @@ func (r *Run) clone(into *os.File) error {
 	if slices.Contains(seams(), "netns") {
 		flags &^= unix.CLONE_NEWNET
 	}
-	p, err := initproc.Start(initproc.Config{
+	start := initproc.Start
+	if throttled(r.cfg.Policy) {
+		start = r.startDying
+	}
+	p, err := start(initproc.Config{
 		Cgroup: into, Flags: flags,
 		Stdin: r.stdio.childIn, Stdout: r.stdio.childOut, Stderr: r.stdio.childErr,
-		Guardian:    guardianProgram(GuardianUID, seccomp.InitFilter(), flags&unix.CLONE_NEWNET != 0),
+		Guardian:    guardianProgram(GuardianUID, seccomp.InitFilter(), flags&unix.CLONE_NEWNET != 0, throttled(r.cfg.Policy)),
 		FallbackExe: filepath.Join(runtimeDir(), "init"),
 	})
 	if err != nil {

@@ -2,10 +2,73 @@ package supervisor
 
 import (
 	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/policy"
+	initproc "github.com/agentguard/agentguard/supervisor/init"
 	"github.com/agentguard/agentguard/trace"
 )
+
+// throttled reports whether the run waits for its record instead of outrunning it.
+func throttled(p *policy.Policy) bool { return p.OnLoss.Value == "throttle" }
+
+// startDying starts PID 1 from a thread that lasts as long as the run: where the
+// kernel is told to kill PID 1 with its parent, it goes by the thread and not by
+// the process (PR_SET_PDEATHSIG, prctl(2)).
+func (r *Run) startDying(cfg initproc.Config) (p *initproc.Process, err error) {
+	born, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		p, err = initproc.Start(cfg)
+		close(born)
+		<-over
+	}()
+	<-born
+	r.release.push("thread of birth", func() error { close(over); return nil })
+	return p, err
+}
+
+// lossy reports whether something is known to be missing from the record.
+// Programs that the kernel skipped are not: they bound what may be missing.
+func (r *Run) lossy() bool {
+	if r.rec.w.Lost() > 0 {
+		return true
+	}
+	if r.sensor == nil {
+		return false
+	}
+	n, err := r.sensor.Dropped()
+	if err != nil {
+		r.cfg.Log.Error().Err(err).Msg("counting lost events")
+	}
+	return n > 0
+}
+
+// readEvents is the sensor's reader, on a thread of its own so that its work can
+// be told from the rest. It returns the CPU time that it took.
+func (r *Run) readEvents() time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	if err := r.sensor.Read(r.rec.event); err != nil {
+		r.rec.readErr = err
+	}
+	r.rec.flushExecs()
+	return threadTime() - before
+}
+
+// threadTime is the CPU time of the calling thread, user and system.
+func threadTime() time.Duration { return cpuTime(unix.RUSAGE_THREAD) }
+
+func cpuTime(who int) time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(who, &u) // cannot fail for the caller itself
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
 // number gives e the number of the kernel's record that it was made of. One
 // that came after its loss was recorded has none: it is counted there.
@@ -55,6 +118,9 @@ func (r *Run) lossEvents(stats *bpf.Stats, err error) []string {
 	if dropped != r.rec.lost {
 		findings = append(findings, fmt.Sprintf("the kernel counted %d lost events, and %d of its numbers are missing", dropped, r.rec.lost))
 	}
+	if stats.BrakeErr != nil {
+		findings = append(findings, "the run could not be throttled: "+stats.BrakeErr.Error())
+	}
 	if stats.Missed > 0 {
 		r.rec.appendOwn(&trace.Event{
 			Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(),
@@ -64,9 +130,10 @@ func (r *Run) lossEvents(stats *bpf.Stats, err error) []string {
 	return findings
 }
 
-// lossCounts are the kernel's own counts for the summary: what it numbered by
-// CPU, and what was lost by class and kind.
-func lossCounts(s *bpf.Stats) []trace.Count {
+// recordCounts say for the summary what the record itself took: what the kernel
+// numbered by CPU, what was lost by class and kind, how often the run waited for
+// its reader, and the work of the reader and of all of agentguard.
+func (r *Run) recordCounts(s *bpf.Stats) []trace.Count {
 	var out []trace.Count
 	add := func(name string, n uint64) {
 		if n > 0 {
@@ -85,5 +152,12 @@ func lossCounts(s *bpf.Stats) []trace.Count {
 	for _, d := range s.Dropped {
 		add("lost."+d.Type.String(), d.N)
 	}
+	add("throttle.freezes", s.Freezes)
+	add("throttle.frozen_ns", uint64(s.FrozenTime))
+	add("throttle.waits", s.Waits)
+	add("throttle.wait_ns", uint64(s.WaitTime))
+	add("reader.events", s.Read)
+	add("reader.cpu_ns", uint64(r.rec.took))
+	add("supervisor.cpu_ns", uint64(cpuTime(unix.RUSAGE_SELF)))
 	return out
 }

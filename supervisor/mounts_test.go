@@ -113,7 +113,7 @@ func (e *envelope) start(t *testing.T, script string) (string, error) {
 	must(t, err)
 	must(t, outW.Chmod(0o666))
 	p, err := initproc.Start(initproc.Config{
-		Flags: namespaces, Stdin: inR, Stdout: outW, Stderr: outW, Guardian: guardianProgram(GuardianUID, seccomp.InitFilter(), true),
+		Flags: namespaces, Stdin: inR, Stdout: outW, Stderr: outW, Guardian: guardianProgram(GuardianUID, seccomp.InitFilter(), true, false),
 	})
 	must(t, err, inR.Close(), outW.Close())
 	defer func() { must(t, p.Hangup(), p.Reap(), p.Close(), outR.Close()) }()

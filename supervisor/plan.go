@@ -47,7 +47,8 @@ type Plan struct {
 	Nice        int `json:"nice,omitempty"`          // the caller's; below 0 it is set to 0
 	OOMScoreAdj int `json:"oom_score_adj,omitempty"` // likewise
 
-	Syscalls bool `json:"syscalls"` // counted by number in the record's summary
+	Syscalls bool   `json:"syscalls"` // counted by number in the record's summary
+	OnLoss   string `json:"on_loss"`  // record, throttle or kill
 
 	Egress *Egress `json:"egress,omitempty"` // nil: nothing but its own loopback
 
@@ -132,7 +133,7 @@ func newPlan(in planInput) (*Plan, error) {
 		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
 		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
 		NetBPF: h.Info.BPF, DenyListen: denyListen(p), IPv6: h.Info.IPv6,
-		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, Seams: seams(),
+		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, OnLoss: p.OnLoss.Value, Seams: seams(),
 	}
 	for _, s := range p.SeccompAllow {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)

@@ -289,8 +289,9 @@ func (b *builder) exec() {
 }
 
 // guardianProgram is PID 1's lockdown: it brings lo up while it still may, and
-// then gives up everything.
-func guardianProgram(uid int, filter []byte, loUp bool) *initproc.Program {
+// then gives up everything. With dies the kernel kills it together with the
+// thread that cloned it: a guardian that may be frozen cannot watch its lifeline.
+func guardianProgram(uid int, filter []byte, loUp, dies bool) *initproc.Program {
 	p := &initproc.Program{}
 	p.Call("guardian", "prctl(PR_SET_NAME)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NAME), p.String("agentguard"), zero(), zero(), zero())
 	if loUp {
@@ -304,6 +305,9 @@ func guardianProgram(uid int, filter []byte, loUp bool) *initproc.Program {
 	}
 	identitySteps(p, "guardian", uid, uid, false)
 	p.Call("guardian", "prctl(PR_SET_DUMPABLE, 0)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_DUMPABLE), zero(), zero(), zero(), zero())
+	if dies { // a change of ids would clear it
+		p.Call("guardian", "prctl(PR_SET_PDEATHSIG, SIGKILL)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_PDEATHSIG), initproc.Value(uint64(unix.SIGKILL)), zero(), zero(), zero())
+	}
 	p.Call("guardian", "prctl(PR_SET_NO_NEW_PRIVS)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NO_NEW_PRIVS), initproc.Value(1), zero(), zero(), zero())
 	seccompStep(p, "guardian", filter)
 	return p

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +26,9 @@ type recorder struct {
 	argv    [][]byte
 	execs   map[uint32]*pendingExec // by process: execs whose arguments come in parts
 	denied  denials
-	readErr error  // of the sensor's ring
-	lost    uint64 // numbers of the kernel's that are missing, as far as they are in the record
+	readErr error         // of the sensor's ring
+	took    time.Duration // CPU time of the reader
+	lost    uint64        // numbers of the kernel's that are missing, as far as they are in the record
 
 	// hooked holds, by thread, the kind of act that a cgroup program has just
 	// refused: the EPERM of the same call, seen at its end, is not a second denial.

@@ -36,6 +36,8 @@ type Config struct {
 	StateDir string           // "" is the default of the user
 	Signals  <-chan os.Signal // forwarded to the command; nil: none
 	Log      zerolog.Logger   // the operational log, never the record
+
+	ringBytes int // of the sensor's ring; 0 is its default; tests have small ones
 }
 
 // Run is a command made ready: everything is decided, nothing has started.

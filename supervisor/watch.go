@@ -48,7 +48,7 @@ func (w *watcher) loop(ctx context.Context) exited {
 	if n := w.r.plan.Limits.Wall; n >= 0 {
 		wall = time.After(time.Duration(n))
 	}
-	cpu, output := w.nextCPU(), w.nextCount()
+	cpu, output, loss := w.nextCPU(), w.nextCount(), w.nextLoss()
 	flush := time.NewTicker(flushEvery)
 	defer flush.Stop()
 	for {
@@ -71,6 +71,11 @@ func (w *watcher) loop(ctx context.Context) exited {
 				w.end(runs.ReasonOutput, 0)
 			}
 			output = w.nextCount()
+		case <-loss:
+			if w.r.lossy() {
+				w.end(runs.ReasonLoss, 0)
+			}
+			loss = w.nextLoss()
 		case <-w.oom:
 			if w.r.leaf.OOMKills() > 0 {
 				w.end(runs.ReasonMemory, 0)
@@ -163,7 +168,8 @@ func (w *watcher) overCPU() bool {
 	return err == nil && user+system >= time.Duration(w.r.plan.Limits.CPU)
 }
 
-// countEvery is how often written bytes are compared with their limit.
+// countEvery is how often written bytes are compared with their limit, and
+// lost records looked for.
 const countEvery = 20 * time.Millisecond
 
 // nextCount is when the bytes written to files are looked at again; nil: never.
@@ -180,6 +186,14 @@ func (w *watcher) overOutput() bool {
 		w.r.cfg.Log.Error().Err(err).Msg("output accounting")
 	}
 	return err == nil && int64(n) > w.r.plan.Limits.Output
+}
+
+// nextLoss is when lost records are looked for again; nil: never.
+func (w *watcher) nextLoss() <-chan time.Time {
+	if w.r.plan.OnLoss != "kill" || w.reason != "" {
+		return nil
+	}
+	return time.After(countEvery)
 }
 
 // watchMemory starts the v1 out-of-memory watch and returns how to stop it.

@@ -115,7 +115,9 @@ INLINE void fill_current(struct header *h, const struct member *m, u8 type, u8 c
 	h->ret = 0;
 }
 
+/* The longest wait just above the brake; WAIT_STEPS more of it when the ring is full. */
 #define WAIT_NS 100000
+#define WAIT_STEPS 16
 
 struct wait {
 	u64 until;
@@ -133,24 +135,29 @@ static long still_full(u32 round, struct wait *w)
 
 /*
  * wait_for_room keeps the current task busy while its ring is fuller than the
- * brake allows, for at most WAIT_NS: the run is being frozen, and this bounds
- * what its tasks write until they reach the return to user space, where the
- * freezer stops them. Tracepoints are entered without preemption before Linux
- * 7.0, so it must be short; what comes next finds room or is dropped and counted.
+ * brake allows, but not for long: the run is being frozen, and this bounds what
+ * its tasks write until they reach the return to user space, where the freezer
+ * stops them. The fuller the ring, the longer the wait (1.3 ms at the most that
+ * a class may fill): freezing takes a lock of all cgroups. Tracepoints are
+ * entered without preemption before Linux 7.0, so that must do; what comes then
+ * finds room, or is dropped and counted.
  */
 INLINE void wait_for_room(const struct member *m)
 {
 	struct wait w = {0, m->run->slot, m->run->brake};
+	u64 begun, unread;
 	void *ring;
-	u64 begun;
 
 	if (!w.mark)
 		return;
 	ring = map_lookup(&rings, &w.slot);
-	if (!ring || ringbuf_query(ring, RING_AVAIL_DATA) <= w.mark)
+	if (!ring)
+		return;
+	unread = ringbuf_query(ring, RING_AVAIL_DATA);
+	if (unread <= w.mark)
 		return;
 	begun = ktime_boot_ns();
-	w.until = begun + WAIT_NS;
+	w.until = begun + WAIT_NS + WAIT_STEPS * WAIT_NS * (unread - w.mark) / w.mark;
 	loop(1 << 20, still_full, &w, 0);
 	add(&m->counts->waits, 1);
 	add(&m->counts->wait_ns, ktime_boot_ns() - begun);

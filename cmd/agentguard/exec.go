@@ -73,7 +73,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"user", "", "ID", "user id that the command runs as (default: the workspace's owner)"},
 	{"commit", "", "WHEN", "never, ask or success (not built yet)"},
 	{"trace", "", "WHAT", "file events: all or changes (not built yet: refused ones are always recorded)"},
-	{"on-loss", "", "WHAT", "record, throttle or kill (only record is built yet)"},
+	{"on-loss", "", "WHAT", "what to do when records would be lost: record (count them), throttle or kill the run"},
 	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
 }
 
@@ -89,7 +89,7 @@ no network, no other process. It gets the system directories read-only, private
 Exit status: the command's own; 128+N when signal N ended it; 124 wall-clock limit;
 125 agentguard could not run it, or could not enforce the policy; 126 found but not
 executable, or its interpreter is missing; 127 not found; 137 ended by the memory or
-cpu limit, or by --output where real directories are writable.`,
+cpu limit, by --output where real directories are writable, or by --on-loss kill.`,
 		Example: `  agentguard exec -- python3 check.py                 # reads the current directory
   agentguard exec --mode rw -- make test              # may write it
   agentguard exec --rw out --ro /data --memory 2G --wall 10m -- ./build.sh

@@ -84,6 +84,8 @@ func tellReason(res *runs.Result, p *policy.Policy) {
 		tell("ended by the memory limit of %s (process.max_memory_mb, %s); raise it with --memory", trace.Size(uint64(p.MaxMemory.N)), p.MaxMemory.Source)
 	case runs.ReasonOutput:
 		tell("ended after %s were written to files (filesystem.max_output_bytes, %s); raise it with --output", trace.Size(uint64(p.MaxOutputBytes.N)), p.MaxOutputBytes.Source)
+	case runs.ReasonLoss:
+		tell("ended because records were lost (trace.on_loss kill, %s); --on-loss throttle waits instead, record counts", p.OnLoss.Source)
 	case runs.ReasonSignal:
 		tell("ended by %s", res.Signal)
 	}

@@ -51,9 +51,11 @@ func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(e
 // died, so it is tried again for as long as limit.
 func (l *Leaf) Remove(limit time.Duration) error {
 	var err error
-	if l.dir != nil {
-		err = l.dir.Close()
-		l.dir = nil
+	for _, f := range []**os.File{&l.dir, &l.freezer} {
+		if *f != nil {
+			err = errors.Join(err, (*f).Close())
+			*f = nil
+		}
 	}
 	return errors.Join(err, removeAll(l.dirs(), limit))
 }

@@ -21,8 +21,9 @@ type Leaf struct {
 	Path string            // directory in the v2 tree
 	V1   map[string]string // directories in v1 hierarchies by controller
 
-	dir *os.File
-	id  uint64
+	dir     *os.File
+	freezer *os.File // cgroup.freeze, once it was used
+	id      uint64
 }
 
 // suffix tells leaves from what else may live in a slice: no unit of systemd

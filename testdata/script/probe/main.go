@@ -50,8 +50,19 @@ func main() {
 		}
 	case "threads":
 		threads(number(args[0]))
+	case "refused":
+		refused(number(args[0]))
 	default:
 		fatal("unknown: " + os.Args[1])
+	}
+}
+
+// refused opens a file that is closed to it, so many times.
+func refused(n int) {
+	for range n {
+		if _, err := unix.Open("/etc/shadow", unix.O_RDONLY, 0); err == nil {
+			fatal("/etc/shadow is open")
+		}
 	}
 }
 

@@ -1,0 +1,212 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/testenv"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// stormOf scales a storm: CI asks for the whole of it once.
+func stormOf(t *testing.T, whole int) int {
+	if os.Getenv("AGENTGUARD_TEST_STORM") == "whole" {
+		return whole
+	}
+	if testing.Short() {
+		return whole / 100
+	}
+	return whole / 20
+}
+
+// refusedStorm is a command: so many opens of a file that is closed to it, by two threads.
+func refusedStorm() {
+	n, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		os.Exit(99)
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range n / 2 {
+				if _, err := unix.Open("closed", unix.O_RDONLY, 0); !errors.Is(err, unix.EACCES) {
+					os.Exit(98)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// processStorm is a command: so many fork and exec, by two threads.
+func processStorm() {
+	n, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		os.Exit(99)
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range n / 2 {
+				pid, err := syscall.ForkExec("/bin/true", []string{"true"}, nil)
+				if err != nil {
+					os.Exit(97)
+				}
+				var status unix.WaitStatus
+				if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
+					os.Exit(96)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// stormy is a whole run of an act of this binary.
+type stormy struct {
+	act      string
+	n        int
+	onLoss   string
+	ring     int   // bytes; 0: the default
+	maxTrace int64 // bytes; 0: the default
+}
+
+func (c stormy) run(t *testing.T) (*runs.Result, *storm) {
+	t.Helper()
+	testenv.Root(t)
+	ws := publicDir(t)
+	self, err := os.ReadFile("/proc/self/exe")
+	must(t, err, os.WriteFile(ws+"/storm", self, 0o755), os.WriteFile(ws+"/closed", nil, 0o600), os.Chown(ws, testUID, testGID))
+	flags, err := policy.FromFlags([]policy.Flag{
+		{Name: "on-loss", Value: c.onLoss}, {Name: "mode", Value: "ro"}, {Name: "pids", Value: "none"},
+		{Name: "env", Value: actVariable + "=" + c.act}, {Name: "env", Value: "GOMAXPROCS=2"},
+	})
+	must(t, err)
+	p, err := policy.Merge(policy.Defaults(policy.Context{MemTotal: 8 << 30, Cwd: ws}), flags)
+	must(t, err)
+	if c.maxTrace != 0 {
+		p.MaxTraceBytes.N = c.maxTrace
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	must(t, err)
+	defer null.Close()
+	res, err := Execute(context.Background(), Config{
+		Policy: p, Argv: []string{ws + "/storm", strconv.Itoa(c.n)}, Environ: os.Environ(),
+		Stdin: null, Stdout: null, Stderr: null, StateDir: t.TempDir(), Log: zerolog.Nop(), ringBytes: c.ring,
+	})
+	must(t, err)
+	return res, readStorm(t, filepath.Join(res.Record.Path, runs.TraceFile))
+}
+
+// storm is what a record says, by the file alone.
+type storm struct {
+	judgement trace.Judgement
+	why       []string
+	acts      map[trace.Kind]uint64 // of the command
+	refused   uint64                // opens of the closed file
+	losses    []trace.Loss
+	counts    map[string]uint64
+}
+
+func readStorm(t *testing.T, name string) *storm {
+	t.Helper()
+	f, err := os.Open(name)
+	must(t, err)
+	defer f.Close()
+	s := &storm{acts: map[trace.Kind]uint64{}, counts: map[string]uint64{}}
+	r := trace.NewReader(f)
+	var e trace.Event
+	for {
+		err := r.Next(&e)
+		if err == io.EOF {
+			break
+		}
+		must(t, err)
+		if e.Phase == trace.PhaseCommand {
+			s.acts[e.Kind] += e.Times()
+		}
+		if e.Kind == trace.KindOpen && e.Denied() && bytes.HasSuffix(e.Path, []byte("closed")) {
+			s.refused += e.Times()
+		}
+		if e.Kind == trace.KindLoss {
+			s.losses = append(s.losses, e.Loss)
+		}
+		for _, c := range e.Counts {
+			s.counts[c.Name] = c.N
+		}
+	}
+	s.judgement, s.why = r.Report().Judge()
+	return s
+}
+
+// A throttled run loses nothing, however fast it is and however small its ring.
+func TestThrottleLosesNothing(t *testing.T) {
+	opens, processes := stormOf(t, 500_000), stormOf(t, 20_000)
+	res, got := stormy{act: "refused-storm", n: opens, onLoss: "throttle", ring: 1 << 20}.run(t)
+	if res.Status != 0 || res.Record.Lost != 0 || got.refused != uint64(opens) {
+		t.Errorf("status %d, %d opens recorded of %d, %q", res.Status, got.refused, opens, got.why)
+	}
+	t.Logf("%d opens in %v, frozen %d times for %d ms, %d waits", opens, res.Usage.Wall,
+		got.counts["throttle.freezes"], got.counts["throttle.frozen_ns"]/1e6, got.counts["throttle.waits"])
+	res, got = stormy{act: "process-storm", n: processes, onLoss: "throttle", ring: 256 << 10}.run(t)
+	if n := uint64(processes); res.Status != 0 || res.Record.Lost != 0 || got.acts[trace.KindExec] != n+1 || got.acts[trace.KindExit] < n+1 || got.acts[trace.KindFork] < n {
+		t.Errorf("status %d, %d processes: %v, %q", res.Status, processes, got.acts, got.why)
+	}
+	t.Logf("%d processes in %v", processes, res.Usage.Wall)
+}
+
+// What a full ring loses is counted exactly and placed, by the file alone.
+func TestLossesAddUp(t *testing.T) {
+	n, ring := stormOf(t, 500_000), 64<<10
+	if n == 500_000 {
+		ring = 256 << 10
+	}
+	res, got := stormy{act: "refused-storm", n: n, onLoss: "record", ring: ring}.run(t)
+	t.Logf("%d kept, %d lost in %d losses", got.refused, got.counts["lost.deny"], len(got.losses))
+	if kept, lost := got.refused, got.counts["lost.deny"]; res.Status != 0 || kept+lost != uint64(n) {
+		t.Errorf("status %d: %d kept, %d lost, want %d in all", res.Status, kept, lost, n)
+	}
+	var lost uint64
+	for _, l := range got.losses {
+		if lost += l.Count; l.Cause == "ring" && (l.First == 0 || l.CPU < 0 || l.AfterSeq == 0) {
+			t.Errorf("not placed: %+v", l)
+		}
+	}
+	if lost != res.Record.Lost || lost > 0 != (got.judgement == trace.Incomplete) {
+		t.Errorf("%d lost in the record, %d in the result, %s", lost, res.Record.Lost, got.judgement)
+	}
+	for _, why := range got.why {
+		if !strings.HasPrefix(why, "records lost: ") {
+			t.Errorf("the numbers do not add up: %s", why)
+		}
+	}
+	if got.counts["lost.class.control"] != 0 || got.acts[trace.KindExec] != 1 || got.acts[trace.KindExit] != 1 {
+		t.Errorf("the flood pushed out what it hides: %v", got.acts)
+	}
+}
+
+// The first loss ends a run that asks for it.
+func TestKillAtTheFirstLoss(t *testing.T) {
+	res, got := stormy{act: "refused-storm", n: 500_000, onLoss: "kill", maxTrace: 256 << 10}.run(t)
+	if res.Status != StatusKilled || res.Reason != runs.ReasonLoss || got.judgement != trace.Incomplete || got.refused == 0 {
+		t.Errorf("status %d (%s), %s, %d opens", res.Status, res.Reason, got.judgement, got.refused)
+	}
+	res, got = stormy{act: "refused-storm", n: 100, onLoss: "kill"}.run(t)
+	if res.Status != 0 || got.judgement != trace.Complete {
+		t.Errorf("without a loss: status %d (%s), %s %q", res.Status, res.Reason, got.judgement, got.why)
+	}
+}
