@@ -92,8 +92,11 @@ func (c stormy) run(t *testing.T) (*runs.Result, *storm) {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err, os.WriteFile(ws+"/storm", self, 0o755), os.WriteFile(ws+"/closed", nil, 0o600), os.Chown(ws, testUID, testGID))
 	flags, err := policy.FromFlags([]policy.Flag{
-		{Name: "on-loss", Value: c.onLoss}, {Name: "mode", Value: "ro"}, {Name: "pids", Value: "none"},
-		{Name: "env", Value: actVariable + "=" + c.act}, {Name: "env", Value: "GOMAXPROCS=2"},
+		{Name: "on-loss", Value: c.onLoss},
+		{Name: "mode", Value: "ro"},
+		{Name: "pids", Value: "none"},
+		{Name: "env", Value: actVariable + "=" + c.act},
+		{Name: "env", Value: "GOMAXPROCS=2"},
 	})
 	must(t, err)
 	p, err := policy.Merge(policy.Defaults(policy.Context{MemTotal: 8 << 30, Cwd: ws}), flags)
