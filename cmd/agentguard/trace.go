@@ -20,7 +20,7 @@ func newTrace() *cobra.Command {
 		Use: "trace", Short: "Read the record of a run: views, questions, comparison",
 		Long: "Every view begins with how far the record can be believed: complete, incomplete or\nunsealed. Every byte that came from the command is quoted.\n\n" + recordArgs,
 	}
-	c.AddCommand(newTraceShow(), newTraceQuery(), newTraceTail(), newTraceDiff())
+	c.AddCommand(newTraceShow(), newTraceQuery(), newTraceTail(), newTraceDiff(), newTraceExport())
 	for _, q := range questions {
 		c.AddCommand(newQuestion(q.name, q.short, q.part, q.expr))
 	}
