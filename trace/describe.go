@@ -65,11 +65,11 @@ func plainly(e *Event) string {
 }
 
 func netAct(e *Event) string {
-	s := word1(string(e.Kind)) + " " + Object(e)
-	if e.Bytes > 0 {
-		s += fmt.Sprintf(" (%d bytes)", e.Bytes)
+	s := word1(string(e.Kind)) + " " + peer(e)
+	if e.End != "" {
+		s += " " + word1(e.End)
 	}
-	return s
+	return s + traffic(e.Bytes, e.Received)
 }
 
 func fileAct(e *Event) string {

@@ -18,6 +18,7 @@ type groups struct {
 type group struct {
 	line         string
 	count, bytes uint64
+	received     uint64 // bytes that came back
 	seq          uint64
 }
 
@@ -36,6 +37,7 @@ func (g *groups) add(line string, e *Event) {
 	}
 	one.count += e.Times()
 	one.bytes += e.Bytes
+	one.received += e.Received
 }
 
 // sorted returns the groups, the most frequent first.
@@ -53,13 +55,20 @@ func (g *groups) sorted() []*group {
 // write prints the groups, the most frequent first.
 func (g *groups) write(w io.Writer) {
 	for _, one := range g.sorted() {
-		size := ""
-		if one.bytes > 0 {
-			size = fmt.Sprintf(" (%d bytes)", one.bytes)
-		}
-		fmt.Fprintf(w, "  %7d  %s%s\n", one.count, one.line, size)
+		fmt.Fprintf(w, "  %7d  %s%s\n", one.count, one.line, traffic(one.bytes, one.received))
 	}
 	if g.hidden > 0 {
 		fmt.Fprintf(w, "  %7d  others\n", g.hidden)
 	}
+}
+
+// traffic says how much was sent, and what came back where that is known.
+func traffic(sent, received uint64) string {
+	switch {
+	case received > 0:
+		return fmt.Sprintf(" (%d bytes, %d received)", sent, received)
+	case sent > 0:
+		return fmt.Sprintf(" (%d bytes)", sent)
+	}
+	return ""
 }

@@ -99,8 +99,20 @@ func onNetwork(e *Event) bool {
 	return false
 }
 
+// netLine renders an act on the network; of a connection that has ended, how.
 func netLine(e *Event) string {
-	return fmt.Sprintf("%s %s %s", cmp.Or(Line(string(e.Verdict)), "-"), Line(string(e.Kind)), cmp.Or(Object(e), "-"))
+	how := cmp.Or(Line(e.End), Line(string(e.Verdict)), "-")
+	return fmt.Sprintf("%s %s %s", how, Line(string(e.Kind)), cmp.Or(peer(e), "-"))
+}
+
+// peer names whom an act on the network addressed, by its address too when
+// Object says the name.
+func peer(e *Event) string {
+	s := Object(e)
+	if e.Addr.IsValid() && len(e.Name) > 0 {
+		s += " (" + e.Addr.Unmap().WithZone("").String() + ")"
+	}
+	return s
 }
 
 // lines holds one line for each record of a kind that agentguard itself makes,

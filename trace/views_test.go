@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -46,6 +47,7 @@ func work(t *testing.T, differently bool) *bytes.Buffer {
 		s.add(&Event{Kind: KindUnlink, Proc: cc, Path: []byte("/src/a.c")})
 		s.add(&Event{Kind: KindExec, Proc: cc, Path: []byte("/usr/bin/as"), Argv: args("as")})
 		s.add(&Event{Kind: KindConnect, Proc: cc, Family: "unix", Path: []byte("/run/x"), Errno: 13, Verdict: VerdictDeny, Layer: LayerBPF, Rule: "network.unix"})
+		s.add(&Event{Kind: KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Name: []byte("a.example"), Bytes: 7, Received: 9, Duration: 5e6, End: "closed"})
 		s.add(&Event{Kind: KindExit, Proc: cc, ExitCode: 1})
 	}
 	if err := s.w.Close(&Event{Mono: s.mono + 1e6, Reason: "exit", ExitCode: int32(len(s.w.o.BootID)) % 2}); err != nil {

@@ -86,6 +86,8 @@ func (x *exporter) ecsClass(d doc, e *trace.Event) {
 		k.category, k.typ = "session", "info"
 	case isThread(e):
 		k.typ = "info"
+	case e.End != "":
+		k.typ = "end"
 	}
 	category, typ := []string{k.category}, []string{k.typ}
 	if e.Denied() {
@@ -178,12 +180,13 @@ func ecsNetwork(d doc, e *trace.Event) {
 		d.put("network.type", e.Family)
 	}
 	d.put("network.transport", e.Proto)
-	if e.Kind == trace.KindSend {
-		d.put("network.bytes", e.Bytes)
+	if e.Kind == trace.KindSend || e.Kind == trace.KindConnect {
+		d.put("network.bytes", long(long(e.Bytes)+long(e.Received)))
 		d.put("network.direction", "egress")
-	}
-	if e.Kind == trace.KindConnect {
-		d.put("network.direction", "egress")
+		d.put("source.bytes", long(e.Bytes))
+		d.put("destination.bytes", long(e.Received))
+		d.put("destination.domain", text(e.Name))
+		d.put("event.duration", long(e.Duration)) // ns
 	}
 	if e.Kind == trace.KindDNS {
 		d.put("dns.question.name", text(e.Name))

@@ -203,6 +203,7 @@ func (x *exporter) rest(e *trace.Event) doc {
 	d.put("script", text(e.Script))
 	d.put("hash_state", e.HashState)
 	d.put("target", e.Target.ID())
+	d.put("end", e.End)
 	d.put("verdict", string(e.Verdict))
 	d.put("layer", string(e.Layer))
 	d.put("rule", e.Rule)

@@ -65,6 +65,7 @@ func story() []*trace.Event {
 		{Kind: trace.KindMmapExec, Proc: kid, Path: []byte("/lib/libc.so"), SHA256: strings.Repeat("cd", 32), HashState: "ok"},
 		{Kind: trace.KindConnect, Proc: kid, Family: "inet", Proto: "tcp", Addr: addr("::ffff:192.0.2.1"), Port: 443},
 		deny(&trace.Event{Kind: trace.KindConnect, Proc: kid, Family: "inet6", Proto: "tcp", Addr: addr("2001:db8::1"), Port: 0}),
+		{Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: addr("192.0.2.1"), Port: 443, Name: []byte("a.example"), Bytes: 7, Received: 9, Duration: 5e6, End: "closed"},
 		{Kind: trace.KindConnect, Proc: kid, Family: "unix", Path: []byte("\x00abstract")},
 		{Kind: trace.KindSend, Proc: kid, Family: "inet", Proto: "udp", Addr: addr("192.0.2.1"), Port: 53, Bytes: 40, Count: 3},
 		{Kind: trace.KindListen, Proc: kid, Family: "inet", Proto: "tcp", Addr: addr("127.0.0.1"), Port: 80},
@@ -157,7 +158,7 @@ func variants(bare bool) []*trace.Event {
 			Kind: k, Phase: trace.PhaseCommand, Proc: kid, Child: shell, Target: shell, Comm: []byte("c\x00\xff"), Syscall: "call", SyscallNr: 7,
 			Path: []byte("rel/\x1b\xff"), PathSource: trace.PathUser, To: []byte("/to"), Access: "rw", Mode: 0o7777, Flags: 1 << 63, Ino: 1<<64 - 1, DevMajor: 8,
 			Name: []byte("a.b"), Argv: [][]byte{nil, []byte("x")}, Env: [][]byte{[]byte("HOME")}, Family: "inet", Proto: "mptcp", Addr: netip.MustParseAddr("fe80::1%e"), Port: 65535,
-			Bytes: 1 << 62, Limit: "cpu", LimitValue: 1, Probe: "p", Signal: 40, Stream: "stderr", SHA256: strings.Repeat("0f", 32), Reason: "x",
+			Bytes: 1 << 62, Limit: "cpu", LimitValue: 1, Probe: "p", Signal: 40, Stream: "stderr", SHA256: strings.Repeat("0f", 32), Reason: "x", Received: 1 << 62, Duration: 1 << 62, End: "reset",
 		}
 		denied, none := full, trace.Event{Kind: k}
 		denied.Verdict, denied.Errno = trace.VerdictDeny, 4000

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -59,7 +60,7 @@ var ocsfKinds = map[trace.Kind]struct{ class, activity int }{
 func classOf(e *trace.Event) (class, activity int) {
 	k, ok := ocsfKinds[e.Kind]
 	switch {
-	case !ok || e.Proc.Pid == 0, isThread(e):
+	case !ok || e.Proc.Pid == 0 && k.class < classNetwork, isThread(e):
 		return classBase, activityOther
 	case k.class == classNetwork && !e.Addr.IsValid() && len(e.Path) > 0:
 		return classFile, 14 // a unix socket is a file
@@ -68,8 +69,23 @@ func classOf(e *trace.Event) (class, activity int) {
 		(k.class == classFile || k.class == classModule) && len(e.Path) == 0,
 		k.class == classKernel && e.Syscall == "":
 		return classBase, activityOther
+	case e.Kind == trace.KindConnect && e.End != "":
+		return k.class, endActivity(e.End)
 	}
 	return k.class, k.activity
+}
+
+// endActivity is the activity for how a connection ended.
+func endActivity(end string) int {
+	switch end {
+	case "reset":
+		return 3 // Reset
+	case "failed":
+		return 4 // Fail
+	case "refused":
+		return 5 // Refuse
+	}
+	return 2 // Close
 }
 
 // isThread reports whether a fork made no process.
@@ -90,8 +106,10 @@ func (x *exporter) ocsf(e *trace.Event) doc {
 	d.put("raw_data", x.original)
 	if class != classBase {
 		d.put("device", x.device())
-		d.put("actor.process", x.process(e, &e.Proc))
-		d.put("actor.user.uid", uid(e))
+		if e.Proc.Pid != 0 {
+			d.put("actor.process", x.process(e, &e.Proc))
+			d.put("actor.user.uid", uid(e))
+		}
 		d["action_id"], d["disposition_id"] = 1, 1 // Allowed
 		if e.Denied() {
 			d["action_id"], d["disposition_id"] = 2, 2 // Denied, Blocked
@@ -259,12 +277,19 @@ func (x *exporter) endpoints(d doc, e *trace.Event) {
 	if e.Addr.IsValid() {
 		a := e.Addr.Unmap().WithZone("")
 		d.put("dst_endpoint", doc{"ip": a.String(), "port": e.Port})
+		if name := text(e.Name); isHostname(name) {
+			d.put("dst_endpoint.hostname", name)
+		}
 		d.put("connection_info", connection(e, a))
 	}
-	if e.Kind == trace.KindSend {
-		d.put("traffic", doc{"bytes_out": e.Bytes, "bytes": e.Bytes})
+	if e.Kind == trace.KindSend || e.End != "" {
+		d.put("traffic", doc{"bytes_out": long(e.Bytes), "bytes_in": long(e.Received), "bytes": long(long(e.Bytes) + long(e.Received))})
 	}
+	d.put("duration", min(e.Duration/1e6, math.MaxInt32)) // ms
 }
+
+// long keeps a number in the range of both schemas' longs.
+func long(n uint64) uint64 { return min(n, math.MaxInt64) }
 
 // protocols are IANA's numbers.
 var protocols = map[string]int{"icmp": 1, "tcp": 6, "udp": 17, "icmp6": 58, "sctp": 132, "mptcp": 262}

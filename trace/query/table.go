@@ -72,6 +72,9 @@ var fields = []field{
 	{"addr", Addr, func(e *trace.Event, v *value) { v.addr, v.there = e.Addr, e.Addr.IsValid() }, nil},
 	always("port", func(e *trace.Event) bool { return e.Addr.IsValid() }, func(e *trace.Event) uint16 { return e.Port }),
 	num("bytes", Bytes, func(e *trace.Event) uint64 { return e.Bytes }),
+	num("received", Bytes, func(e *trace.Event) uint64 { return e.Received }),
+	num("duration", Span, func(e *trace.Event) uint64 { return e.Duration }),
+	str("end", func(e *trace.Event) string { return e.End }),
 
 	str("limit", func(e *trace.Event) string { return e.Limit }),
 	num("limit_value", Bytes, func(e *trace.Event) uint64 { return e.LimitValue }),
