@@ -86,7 +86,7 @@ func (x *exporter) ecsClass(d doc, e *trace.Event) {
 		k.category, k.typ = "session", "info"
 	case isThread(e):
 		k.typ = "info"
-	case e.End != "":
+	case e.Kind == trace.KindConnect && e.End != "":
 		k.typ = "end"
 	}
 	category, typ := []string{k.category}, []string{k.typ}
