@@ -25,6 +25,7 @@ func (t *Writer) Close(sum *Event) error {
 	if t.closed {
 		return ErrClosed
 	}
+	t.endCrowd()
 	t.flush()
 	t.closed = true
 	if sum == nil {
@@ -54,6 +55,7 @@ func (t *Writer) finish(sum *Event) error {
 		t.encode(&Event{Kind: KindLoss, Mono: sum.Mono, Loss: l})
 	}
 	end.Kind, end.Records, end.Lost = KindSummary, t.seq, lost
+	end.Findings = slices.Concat(sum.Findings, t.crowd.findings())
 	end.Counts = append(slices.Concat(sum.Counts, t.numbers.counts()), t.kindCounts()...)
 	t.encode(&end)
 	n, err := t.w.Write(t.line.b)

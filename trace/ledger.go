@@ -20,6 +20,8 @@ type ledger struct {
 	cpus map[uint32]*cpuTally
 	over bool // more CPUs than a kernel can have
 	told bool // a loss record cannot be true
+
+	totals bool // the summary has the kernel's
 }
 
 type cpuTally struct {
@@ -69,6 +71,7 @@ func (l *ledger) line(e *Event) {
 	for _, c := range e.Counts {
 		if cpu, total := cutCPU(c.Name); total != nil {
 			*total(&l.at(cpu).cpuTotals) = c.N
+			l.totals = l.totals || strings.HasSuffix(c.Name, ".events")
 		}
 	}
 }
@@ -132,6 +135,9 @@ func (l *ledger) findings() []string {
 	}
 	if l.told {
 		out = append(out, "a loss record counts more than it spans")
+	}
+	if !l.totals && len(l.cpus) > 0 {
+		return append(out, "how many records the kernel made is not in the summary")
 	}
 	for _, cpu := range l.sorted() {
 		t := l.cpus[cpu]

@@ -55,6 +55,7 @@ func TestNumbersAddUp(t *testing.T) {
 		{"too many", []*Event{kernel(1, 1), kernel(1, 1)}, 0, 1, "CPU 1: the kernel made 1 records"},
 		{"beyond the total", []*Event{kernel(1, 9)}, 0, 1, "the last is number 9"},
 		{"another CPU", []*Event{kernel(1, 1), kernel(7, 1)}, 0, 1, "CPU 7: the kernel made 0 records"},
+		{"no total", []*Event{kernel(2, 1)}, 0, 0, "CPU 2: the kernel made 0 records"},
 		{"a loss that cannot be", []*Event{loss(1, 5, 2, 3)}, 0, 5, "a loss record counts more than it spans"},
 	} {
 		var b bytes.Buffer
@@ -138,6 +139,7 @@ func TestLedgerIsBounded(t *testing.T) {
 	for i := range uint32(3 * maxCPUs) {
 		l.line(&Event{CPU: i, CPUSeq: 1})
 	}
+	l.line(&Event{Kind: KindSummary, Counts: []Count{{"cpu.1.events", 1}}})
 	if f := l.findings(); len(l.cpus) != maxCPUs || len(f) != maxFindings || !strings.Contains(f[0], "more CPUs") {
 		t.Errorf("%d CPUs, %d findings", len(l.cpus), len(f))
 	}

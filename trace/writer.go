@@ -13,7 +13,8 @@ var ErrClosed = errors.New("trace: the record is closed")
 
 // Options configure a Writer.
 type Options struct {
-	// MaxBytes bounds the file; 0 means no bound. Records of bulk kinds may fill
+	// MaxBytes bounds the file; 0 means no bound. From half of it on, files that
+	// are only read are counted and not named. Records of bulk kinds may fill
 	// 6/8 of it and denials 7/8, so that a flood of either cannot push out the
 	// exec that it hides; a last part is kept back for what Close writes. What
 	// does not fit is counted.
@@ -66,6 +67,7 @@ type Writer struct {
 	losses   []Loss // by class and cause, to be written by Close
 	reported uint64 // records lost according to loss events that were appended
 	numbers  ledger // of the records that are kept
+	crowd    crowd  // opens that are counted by process
 }
 
 // NewWriter starts a record at the beginning of w. Where w has Truncate and Sync
@@ -94,6 +96,12 @@ func (t *Writer) Append(e *Event) error {
 	if t.err != nil {
 		t.drop(e, "disk", 0)
 		return t.err
+	}
+	if t.crowded(e) {
+		return nil
+	}
+	if e.Kind == KindExit {
+		t.leaveCrowd(&e.Proc)
 	}
 	before := len(t.line.b)
 	t.encode(e)
@@ -139,7 +147,7 @@ func (t *Writer) refuses(e *Event, size int) string {
 	case e.Kind.bulk():
 		eighths = 6
 	}
-	if t.room != 0 && t.written+int64(len(t.line.b)) > t.room/8*eighths {
+	if t.room != 0 && t.written+int64(len(t.line.b)) > min(t.room/8*eighths, t.room-t.crowd.reserve) {
 		return "max_bytes"
 	}
 	return ""
