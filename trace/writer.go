@@ -29,6 +29,10 @@ type Options struct {
 	BootID string
 	// Durable makes Close wait until the record is on disk.
 	Durable bool
+	// Settled, if set, is given every record that reached the destination and
+	// will stay, as whole lines in their order, before Close or Settle returns.
+	// It must not keep them or call the Writer.
+	Settled func(lines []byte)
 }
 
 const (

@@ -1,0 +1,193 @@
+package seal
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/agentguard/agentguard/trace"
+)
+
+// LogOrigin is the first line of the signed head of a host's log.
+const LogOrigin = "agentguard/host-log"
+
+// What happened to a run, as the host's log has it.
+const (
+	LogStart     = "start"     // its command was started; SHA256 is of the certificate of its key
+	LogSeal      = "seal"      // it was sealed; SHA256 is of seal.json
+	LogRecovered = "recovered" // its supervisor had died, and the host sealed what was there
+	LogPruned    = "pruned"    // its record was deleted on purpose
+	LogUnanchor  = "unanchored"
+)
+
+// LogEntry is a leaf of the host's log: one JSON line.
+type LogEntry struct {
+	Kind   string `json:"kind"`
+	Run    string `json:"run"`
+	Time   string `json:"time"`
+	SHA256 string `json:"sha256,omitempty"`
+	By     string `json:"by,omitempty"`  // pruned: who asked for it
+	Why    string `json:"why,omitempty"` // pruned, unanchored
+}
+
+// Line encodes an entry with its newline.
+func (e *LogEntry) Line() ([]byte, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("seal: encode: %w", err)
+	}
+	return append(trace.EscapeJSON(b), '\n'), nil
+}
+
+const maxEntry = 4 << 10 // bytes of a line of the log
+
+// ParseLogEntry reads what Line wrote.
+func ParseLogEntry(line []byte) (LogEntry, error) {
+	var e LogEntry
+	if len(line) > maxEntry {
+		return e, errors.New("longer than an entry can be")
+	}
+	if err := strictJSON(line, &e); err != nil {
+		return e, err
+	}
+	if e.Kind == "" || e.Run == "" {
+		return e, errors.New("an entry of no run")
+	}
+	return e, nil
+}
+
+// LogHead is the signed head of the host's log.
+type LogHead struct {
+	Size  int64
+	Root  tlog.Hash
+	Bytes int64 // of the entries
+	Time  time.Time
+}
+
+// Sign returns the head as a note, as a checkpoint of C2SP tlog-checkpoint.
+func (h LogHead) Sign(host *Key) ([]byte, error) {
+	text := fmt.Sprintf("%s\n%d\n%s\nbytes %d\ntime %s\n", LogOrigin, h.Size, h.Root, h.Bytes, stamp(h.Time))
+	return note.Sign(&note.Note{Text: text}, host)
+}
+
+// ParseLogHead checks a head against the host's keys.
+func ParseLogHead(text []byte, hosts Keys) (LogHead, error) {
+	var h LogHead
+	n, err := openNote(text, hosts)
+	if err != nil {
+		return h, err
+	}
+	c := bytes.SplitN([]byte(n.Text), []byte("\n"), 4)
+	if len(c) != 4 || string(c[0]) != LogOrigin {
+		return h, errors.New("not the head of a host's log")
+	}
+	f, err := fields("x\n"+string(c[3]), "x", "bytes", "time")
+	if err != nil {
+		return h, err
+	}
+	var errs [4]error
+	h.Size, errs[0] = natural(string(c[1]))
+	h.Root, errs[1] = tlog.ParseHash(string(c[2]))
+	h.Bytes, errs[2] = natural(f[0])
+	h.Time, errs[3] = time.Parse(time.RFC3339Nano, f[1])
+	return h, errors.Join(errs[:]...)
+}
+
+// Log is a host's log that was read and checked.
+type Log struct {
+	Head   LogHead
+	Runs   map[string]*LoggedRun
+	Faults []Fault
+	roots  []tlog.Hash // after each entry
+}
+
+// LoggedRun is what the log says about one run.
+type LoggedRun struct {
+	Started   int64 // index of its start; -1: none
+	Seal      string
+	Recovered bool
+	Pruned    *LogEntry
+}
+
+// ReadLog reads the entries and checks them against the signed head, which may
+// be empty for a log that has none yet. What follows the head's entries was
+// being added when its writer died; it is read too.
+func ReadLog(entries io.Reader, head []byte, hosts Keys) (*Log, error) {
+	l := &Log{Runs: map[string]*LoggedRun{}}
+	if len(head) > 0 {
+		var err error
+		if l.Head, err = ParseLogHead(head, hosts); err != nil {
+			l.fault("head", 0, "%v", err)
+		}
+	}
+	in := bufio.NewScanner(entries)
+	in.Buffer(make([]byte, 0, 64<<10), maxEntry)
+	in.Split(wholeLines)
+	var f frontier
+	for in.Scan() {
+		f.add(tlog.RecordHash(in.Bytes()))
+		l.roots = append(l.roots, f.root())
+		e, err := ParseLogEntry(in.Bytes())
+		if err != nil {
+			l.fault("entries", f.size, "%v", err)
+			continue
+		}
+		l.add(e, f.size-1)
+		if f.size == l.Head.Size && l.roots[f.size-1] != l.Head.Root {
+			l.fault("entries", 0, "the entries do not match the signed head of %d", l.Head.Size)
+		}
+	}
+	if err := in.Err(); err != nil {
+		return nil, fmt.Errorf("the host's log, entry %d: %w", f.size+1, err)
+	}
+	if f.size < l.Head.Size {
+		l.fault("entries", 0, "%d entries, signed were %d: the end is missing", f.size, l.Head.Size)
+	}
+	return l, nil
+}
+
+func (l *Log) fault(file string, line int64, format string, a ...any) {
+	l.Faults = append(l.Faults, Fault{File: "log/" + file, Line: line, Text: fmt.Sprintf(format, a...)})
+}
+
+func (l *Log) add(e LogEntry, index int64) {
+	r := l.Runs[e.Run]
+	if r == nil {
+		r = &LoggedRun{Started: -1}
+		l.Runs[e.Run] = r
+	}
+	switch e.Kind {
+	case LogStart:
+		r.Started = index
+	case LogSeal, LogRecovered:
+		if r.Seal != "" && r.Seal != e.SHA256 {
+			l.fault("entries", index+1, "run %s was sealed before", e.Run)
+		}
+		r.Seal, r.Recovered = e.SHA256, e.Kind == LogRecovered
+	case LogPruned:
+		r.Pruned = &e
+	}
+}
+
+// Contradicts says how the place that a seal remembers differs from the log, or
+// "": a log that was set back to an earlier state and went on from there does
+// not hold what later seals saw.
+func (l *Log) Contradicts(p *Place) string {
+	if p == nil {
+		return ""
+	}
+	if p.Size > int64(len(l.roots)) || p.Size < 1 {
+		return fmt.Sprintf("the log had %d entries when the run began, and has %d now: it was set back", p.Size, len(l.roots))
+	}
+	if l.roots[p.Size-1].String() != p.Root {
+		return fmt.Sprintf("the first %d entries of the log are not those of when the run began", p.Size)
+	}
+	return ""
+}
