@@ -62,8 +62,12 @@ func (t *Writer) finish(sum *Event) error {
 	if err == nil && n < len(t.line.b) {
 		err = io.ErrShortWrite
 	}
+	lines := t.line.b
 	t.line.b = t.line.b[:0]
 	if err == nil {
+		t.settle(t.tail)
+		t.settle(lines)
+		t.tail = nil
 		*sum, t.sealed, t.findings = end, true, end.Findings
 		t.numbers.line(&end)
 		return nil
@@ -124,17 +128,21 @@ func (t *Writer) kindCounts() []Count {
 	return c
 }
 
-// reached accounts for whole records that were written.
+// reached accounts for whole records that were written. The last ones are kept
+// in tail: Close may take them back.
 func (t *Writer) reached(records []byte) {
 	t.written += int64(len(records))
-	if len(records) < tailKept {
-		t.tail = append(t.tail, records...)
-	} else {
-		t.tail = append(t.tail[:0], records...)
-	}
+	t.tail = append(t.tail, records...)
 	if over := len(t.tail) - tailKept; over > 0 {
-		i := bytes.IndexByte(t.tail[over-1:], '\n')
-		t.tail = append(t.tail[:0], t.tail[over+i:]...)
+		n := over + bytes.IndexByte(t.tail[over-1:], '\n')
+		t.settle(t.tail[:n])
+		t.tail = append(t.tail[:0], t.tail[n:]...)
+	}
+}
+
+func (t *Writer) settle(lines []byte) {
+	if t.o.Settled != nil && len(lines) > 0 {
+		t.o.Settled(lines)
 	}
 }
 

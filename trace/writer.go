@@ -212,6 +212,17 @@ func (t *Writer) Flush() error {
 	return t.flush()
 }
 
+// Settle hands buffered records to the destination, and everything that is there
+// to Options.Settled: none of it will be taken back.
+func (t *Writer) Settle() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.flush()
+	t.settle(t.tail)
+	t.tail = t.tail[:0]
+	return err
+}
+
 func (t *Writer) flush() error {
 	if t.err != nil || len(t.line.b) == 0 {
 		return t.err

@@ -70,7 +70,7 @@ func (v *verifier) difference() (*difference, error) {
 			return nil, err
 		}
 		if i < len(v.leaves) && v.leaves[i] == r.leaf { // a leaf of the same lines
-			if _, _, err := readBlock(in, r.records); err != nil {
+			if _, err := readBlock(in, r.records); err != nil {
 				return nil, err
 			}
 			d.first += int64(r.records)

@@ -210,6 +210,9 @@ func OpenProof(b []byte, hosts Keys) (*Proof, Checkpoint, error) {
 	if again, err := p.JSON(); err != nil || !bytes.Equal(again, b) {
 		return nil, Checkpoint{}, errors.New("the proof is not in its one form")
 	}
+	if p.Type != ProofType {
+		return nil, Checkpoint{}, errors.New("not a proof of this version")
+	}
 	c, err := p.signed(hosts)
 	if err != nil {
 		return nil, c, err

@@ -1,6 +1,7 @@
 package seal
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -175,55 +176,63 @@ func (v *verifier) record() error {
 func (v *verifier) blocks(in *lines, t *table) error {
 	var rows frontier
 	for {
-		want := BlockRecords
-		if t != nil && v.broken == nil {
-			r, err := t.next()
-			switch {
-			case err == nil:
-				want = r.records
-				rows.add(r.leaf)
-			case !errors.Is(err, io.EOF):
-				v.broken = err
-			}
+		want, r := BlockRecords, row{}
+		if v.nextRow(t, &rows, &r) {
+			want = r.records
 		}
-		leaf, n, err := readBlock(in, want)
+		got, err := readBlock(in, want)
 		if err != nil {
 			return err
 		}
-		if n == 0 {
+		if got.records == 0 {
 			break
 		}
-		v.leaves = append(v.leaves, leaf)
+		if got.leaf == r.leaf && !bytes.Equal(appendRow(nil, got), appendRow(nil, r)) {
+			v.broken = fmt.Errorf("row %d is not what it was", len(v.leaves)+1)
+		}
+		v.leaves = append(v.leaves, got.leaf)
 	}
-	for t != nil && v.broken == nil { // rows of records that are not there
-		r, err := t.next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if v.broken = err; err == nil {
-			rows.add(r.leaf)
-		}
+	for r := (row{}); v.nextRow(t, &rows, &r); { // rows of records that are not there
 	}
 	v.rows, v.tree = rows.size, rows.root()
 	v.head = Head{Blocks: int64(len(v.leaves)), Root: rootOf(v.leaves), Records: in.n, Bytes: in.at}
 	return nil
 }
 
-// readBlock reads up to want lines and returns their leaf hash.
-func readBlock(in *lines, want int) (tlog.Hash, int, error) {
+// nextRow reads a row of the table into r, if there is one, and adds its leaf
+// to the tree of the rows.
+func (v *verifier) nextRow(t *table, rows *frontier, r *row) bool {
+	if t == nil || v.broken != nil {
+		return false
+	}
+	var err error
+	if *r, err = t.next(); err != nil {
+		if !errors.Is(err, io.EOF) {
+			v.broken = err
+		}
+		return false
+	}
+	rows.add(r.leaf)
+	return true
+}
+
+// readBlock reads up to want lines and returns what their row would be.
+func readBlock(in *lines, want int) (row, error) {
 	digests := make([]byte, 0, BlockRecords*sha256.Size)
-	n := 0
-	for ; n < want; n++ {
-		d, _, err := in.next()
+	var r row
+	for ; r.records < want; r.records++ {
+		d, size, err := in.next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return tlog.Hash{}, 0, err
+			return r, err
 		}
 		digests = append(digests, d[:]...)
+		r.bytes += size
 	}
-	return tlog.RecordHash(digests), n, nil
+	r.leaf, r.marks = tlog.RecordHash(digests), marks(digests)
+	return r, nil
 }
 
 func rootOf(leaves []tlog.Hash) tlog.Hash {
