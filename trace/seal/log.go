@@ -20,21 +20,24 @@ const LogOrigin = "agentguard/host-log"
 
 // What happened to a run, as the host's log has it.
 const (
-	LogStart     = "start"     // its command was started; SHA256 is of the certificate of its key
-	LogSeal      = "seal"      // it was sealed; SHA256 is of seal.json
-	LogRecovered = "recovered" // its supervisor had died, and the host sealed what was there
-	LogPruned    = "pruned"    // its record was deleted on purpose
-	LogUnanchor  = "unanchored"
+	LogStart     = "start"      // its command was started; SHA256 is of the certificate of its key
+	LogSeal      = "seal"       // it was sealed; SHA256 is of seal.json
+	LogRecovered = "recovered"  // its supervisor had died, and the host sealed what was there
+	LogPruned    = "pruned"     // its record was deleted on purpose
+	LogUnanchor  = "unanchored" // its seal could not be anchored
+	LogKey       = "key"        // of no run: the host has a new key
+	LogDamaged   = "damaged"    // of no run: what was signed before this entry is not what was found
 )
 
 // LogEntry is a leaf of the host's log: one JSON line.
 type LogEntry struct {
 	Kind   string `json:"kind"`
-	Run    string `json:"run"`
+	Run    string `json:"run,omitempty"`
+	User   int    `json:"user,omitempty"` // uid whose runs are kept apart under sudo; 0: root's own
 	Time   string `json:"time"`
 	SHA256 string `json:"sha256,omitempty"`
 	By     string `json:"by,omitempty"`  // pruned: who asked for it
-	Why    string `json:"why,omitempty"` // pruned, unanchored
+	Why    string `json:"why,omitempty"` // pruned, unanchored, damaged; key: its public half
 }
 
 // Line encodes an entry with its newline.
@@ -43,7 +46,10 @@ func (e *LogEntry) Line() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seal: encode: %w", err)
 	}
-	return append(trace.EscapeJSON(b), '\n'), nil
+	if b = append(trace.EscapeJSON(b), '\n'); len(b) > maxEntry {
+		return nil, fmt.Errorf("seal: an entry of %d bytes is too long for the log", len(b))
+	}
+	return b, nil
 }
 
 const maxEntry = 4 << 10 // bytes of a line of the log
@@ -57,8 +63,8 @@ func ParseLogEntry(line []byte) (LogEntry, error) {
 	if err := strictJSON(line, &e); err != nil {
 		return e, err
 	}
-	if e.Kind == "" || e.Run == "" {
-		return e, errors.New("an entry of no run")
+	if e.Kind == "" {
+		return e, errors.New("an entry of no kind")
 	}
 	return e, nil
 }
@@ -103,9 +109,16 @@ func ParseLogHead(text []byte, hosts Keys) (LogHead, error) {
 // Log is a host's log that was read and checked.
 type Log struct {
 	Head   LogHead
-	Runs   map[string]*LoggedRun
+	Runs   map[RunID]*LoggedRun
 	Faults []Fault
+	Gaps   []string    // times at which the log was found damaged, and how
 	roots  []tlog.Hash // after each entry
+}
+
+// RunID names a run in the log.
+type RunID struct {
+	User int // see LogEntry
+	ID   string
 }
 
 // LoggedRun is what the log says about one run.
@@ -120,7 +133,7 @@ type LoggedRun struct {
 // be empty for a log that has none yet. What follows the head's entries was
 // being added when its writer died; it is read too.
 func ReadLog(entries io.Reader, head []byte, hosts Keys) (*Log, error) {
-	l := &Log{Runs: map[string]*LoggedRun{}}
+	l := &Log{Runs: map[RunID]*LoggedRun{}}
 	if len(head) > 0 {
 		var err error
 		if l.Head, err = ParseLogHead(head, hosts); err != nil {
@@ -158,10 +171,18 @@ func (l *Log) fault(file string, line int64, format string, a ...any) {
 }
 
 func (l *Log) add(e LogEntry, index int64) {
-	r := l.Runs[e.Run]
+	switch e.Kind {
+	case LogDamaged:
+		l.Gaps = append(l.Gaps, trace.Line(e.Time+": "+e.Why))
+		return
+	case LogKey:
+		return
+	}
+	id := RunID{e.User, e.Run}
+	r := l.Runs[id]
 	if r == nil {
 		r = &LoggedRun{Started: -1}
-		l.Runs[e.Run] = r
+		l.Runs[id] = r
 	}
 	switch e.Kind {
 	case LogStart:

@@ -533,7 +533,7 @@ func TestLog(t *testing.T) {
 	if err != nil || len(l.Faults) > 0 {
 		t.Fatal(err, l.Faults)
 	}
-	if a := l.Runs["a"]; a.Started != 0 || a.Seal != "2" || a.Pruned == nil || l.Runs["b"].Seal != "" {
+	if a := l.Runs[RunID{ID: "a"}]; a.Started != 0 || a.Seal != "2" || a.Pruned == nil || l.Runs[RunID{ID: "b"}].Seal != "" {
 		t.Errorf("%+v", a)
 	}
 	if got := l.Contradicts(&seen); got != "" {

@@ -237,4 +237,3 @@ func strictJSON(b []byte, v any) error {
 	}
 	return nil
 }
-

@@ -1,0 +1,234 @@
+package vault
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// appender is one addition to the log, under its lock.
+type appender struct {
+	dir     *os.File
+	entries *os.File
+	hashes  *os.File
+	head    seal.LogHead
+	keys    seal.Keys
+}
+
+// Placed is where an entry came to lie.
+type Placed struct {
+	seal.Place
+	Head []byte // signed, for anchors
+}
+
+// Append adds an entry to the log and signs the new head. It waits for other
+// writers, each of which takes a fraction of a millisecond. With durable, the
+// entry is on disk when it returns; else it, and what others added since the
+// last durable one, may be lost when the machine loses power, which the next
+// Append finds and says in the log itself.
+func (v *Vault) Append(host *seal.Key, e *seal.LogEntry, durable bool) (Placed, error) {
+	unlock, err := lock(v.log)
+	if err != nil {
+		return Placed{}, err
+	}
+	defer unlock()
+	a := &appender{dir: v.log}
+	if a.keys, err = v.Public(); err != nil {
+		return Placed{}, err
+	}
+	if err := a.open(); err != nil {
+		return Placed{}, err
+	}
+	defer a.close()
+	if e.Time == "" {
+		e.Time = seal.Stamp(time.Now())
+	}
+	if err := a.settle(); err != nil {
+		return Placed{}, err
+	}
+	line, err := e.Line()
+	if err != nil {
+		return Placed{}, err
+	}
+	index := a.head.Size
+	if err := a.add(line); err != nil {
+		return Placed{}, err
+	}
+	note, err := a.sign(host, durable)
+	return Placed{seal.Place{Index: index, Size: a.head.Size, Root: a.head.Root.String()}, note}, err
+}
+
+func (a *appender) open() (err error) {
+	if a.entries, err = openIn(a.dir, "entries", unix.O_RDWR|unix.O_CREAT); err != nil {
+		return err
+	}
+	if a.hashes, err = openIn(a.dir, "hashes", unix.O_RDWR|unix.O_CREAT); err != nil {
+		return errors.Join(err, a.entries.Close())
+	}
+	return nil
+}
+
+func (a *appender) close() {
+	a.entries.Close()
+	a.hashes.Close()
+}
+
+// settle reads the head and brings the log to a state that can be added to:
+// whole entries behind the head, by a writer that was killed, are taken in; a
+// torn one is cut off; and a log that does not match its head says so from then on.
+func (a *appender) settle() error {
+	note, err := readIn(a.dir, "head")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	st, err := a.entries.Stat()
+	if err != nil {
+		return err
+	}
+	if len(note) == 0 && st.Size() == 0 {
+		return nil
+	}
+	if a.head, err = seal.ParseLogHead(note, a.keys); err != nil {
+		return a.salvage(note, fmt.Sprintf("the head could not be read: %v", err))
+	}
+	root, err := a.root()
+	switch {
+	case st.Size() < a.head.Bytes:
+		return a.salvage(note, fmt.Sprintf("%d entries in %d bytes were signed, the file has %d bytes", a.head.Size, a.head.Bytes, st.Size()))
+	case err != nil || root != a.head.Root:
+		return a.salvage(note, "the stored hashes did not match the signed head")
+	}
+	return a.adopt(st.Size())
+}
+
+// adopt takes in the whole lines between the head and the end of the file.
+func (a *appender) adopt(size int64) error {
+	if size == a.head.Bytes {
+		return nil
+	}
+	tail := make([]byte, size-a.head.Bytes)
+	if _, err := a.entries.ReadAt(tail, a.head.Bytes); err != nil {
+		return err
+	}
+	for line := range bytes.Lines(tail) {
+		if _, err := seal.ParseLogEntry(line); err != nil || !bytes.HasSuffix(line, []byte{'\n'}) {
+			break
+		}
+		if err := a.hash(line); err != nil {
+			return err
+		}
+	}
+	return a.entries.Truncate(a.head.Bytes)
+}
+
+// salvage makes the head anew from the entries that are there, keeps the old
+// one beside it, and notes in the log that it was damaged before.
+func (a *appender) salvage(note []byte, why string) error {
+	if len(note) > 0 {
+		if err := replace(a.dir, "head.damaged-"+strconv.FormatInt(time.Now().Unix(), 10), note, true); err != nil {
+			return err
+		}
+	}
+	a.head = seal.LogHead{}
+	st, err := a.entries.Stat()
+	if err == nil {
+		err = a.adopt(st.Size())
+	}
+	if err != nil {
+		return err
+	}
+	line, err := (&seal.LogEntry{Kind: seal.LogDamaged, Time: seal.Stamp(time.Now()), Why: why}).Line()
+	if err != nil {
+		return err
+	}
+	return a.add(line)
+}
+
+// add writes an entry at the end.
+func (a *appender) add(line []byte) error {
+	if _, err := a.entries.WriteAt(line, a.head.Bytes); err != nil {
+		return fmt.Errorf("the host's log: %w", err)
+	}
+	return a.hash(line)
+}
+
+// hash adds the leaf of an entry that is in the file to the tree.
+func (a *appender) hash(line []byte) error {
+	list, err := tlog.StoredHashesForRecordHash(a.head.Size, tlog.RecordHash(line), a)
+	if err != nil {
+		return err
+	}
+	var b []byte
+	for _, h := range list {
+		b = append(b, h[:]...)
+	}
+	if _, err := a.hashes.WriteAt(b, tlog.StoredHashIndex(0, a.head.Size)*tlog.HashSize); err != nil {
+		return fmt.Errorf("the host's log: %w", err)
+	}
+	a.head.Size++
+	a.head.Bytes += int64(len(line))
+	return nil
+}
+
+// ReadHashes implements tlog.HashReader on the file of hashes.
+func (a *appender) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	for i, at := range indexes {
+		if _, err := a.hashes.ReadAt(out[i][:], at*tlog.HashSize); err != nil {
+			return nil, fmt.Errorf("the host's log: hash %d: %w", at, err)
+		}
+	}
+	return out, nil
+}
+
+func (a *appender) root() (tlog.Hash, error) { return tlog.TreeHash(a.head.Size, a) }
+
+// sign replaces the head. The entries are on disk before it when durable.
+func (a *appender) sign(host *seal.Key, durable bool) ([]byte, error) {
+	var err error
+	if a.head.Root, err = a.root(); err != nil {
+		return nil, err
+	}
+	a.head.Time = time.Now()
+	note, err := a.head.Sign(host)
+	if err == nil && durable {
+		err = errors.Join(a.entries.Sync(), a.hashes.Sync())
+	}
+	if err == nil {
+		err = replace(a.dir, "head", note, durable)
+	}
+	return note, err
+}
+
+// Log reads the whole log and checks it. A log that nobody has written to is
+// empty.
+func (v *Vault) Log(hosts seal.Keys) (*seal.Log, error) {
+	unlock, err := lock(v.log)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	head, err := readIn(v.log, "head")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var in io.Reader = bytes.NewReader(nil)
+	switch f, err := openIn(v.log, "entries", unix.O_RDONLY); {
+	case err == nil:
+		defer f.Close()
+		in = f
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	return seal.ReadLog(in, head, hosts)
+}
