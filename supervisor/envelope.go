@@ -96,8 +96,12 @@ func (r *Run) startRecord() error {
 	if err != nil {
 		return err
 	}
-	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: boot})
+	r.sealer = newSealer(r, boot)
+	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{
+		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: boot, Settled: r.sealer.builder.Add,
+	})
 	r.rec = &recorder{plan: r.plan, w: w}
+	r.sealer.begin()
 	start := trace.Event{
 		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
 		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON),
@@ -140,6 +144,7 @@ func (r *Run) startRelays() error {
 		}
 	})
 	r.release.push("closing", func() error { r.closing.Wait(); return nil })
+	r.sealer.started()
 	r.stdio.start(r.cfg.Stdin, r.plan.Limits, map[string]*os.File{"stdout": r.files[runs.StdoutFile], "stderr": r.files[runs.StderrFile]})
 	return nil
 }

@@ -52,12 +52,9 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.limitHits(res, r.leaf.OOMKills(), r.leaf.TaskRefusals())
 	r.timing.mark("drained")
 	r.tearDown()
-	r.closeRecord(res, stats, streams, err)
+	sum := r.closeRecord(res, stats, streams, err)
 	r.timing.mark("recorded")
-	if err := r.dir.WriteResult(res, false); err != nil {
-		r.cfg.Log.Error().Err(err).Msg("result")
-		res.Error = err.Error()
-	}
+	r.storeResult(res, sum)
 	r.timing.mark("sealed")
 	if err := r.Close(); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("clean-up")
@@ -211,7 +208,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 }
 
 // closeRecord writes what was lost, the outputs and the summary.
-func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) {
+func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) *trace.Event {
 	findings := r.lossEvents(&stats, err)
 	for _, s := range streams {
 		e := trace.Event{
@@ -242,6 +239,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 		res.Denials.First = append(res.Denials.First, runs.NewDenial(&r.rec.denied.first[i]))
 	}
 	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(verdict), Records: sum.Records + 1, Lost: sum.Lost, Findings: why}
+	return sum
 }
 
 // counts are the kernel's totals for the summary; each tells every call apart.

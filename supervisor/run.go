@@ -68,6 +68,7 @@ type Run struct {
 	proc       *initproc.Process
 	calls      *initproc.Program // the command's
 	rec        *recorder
+	sealer     *sealer
 	drained    sync.WaitGroup
 	closing    sync.WaitGroup
 	joined     bool         // PID 1 was moved into the cgroup: births into it die here

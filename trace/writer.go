@@ -70,6 +70,7 @@ type Writer struct {
 	counts   map[Kind]uint64
 	losses   []Loss // by class and cause, to be written by Close
 	reported uint64 // records lost according to loss events that were appended
+	told     []Loss // these, summed up by class and cause
 	numbers  ledger // of the records that are kept
 	crowd    crowd  // opens that are counted by process
 }
@@ -121,6 +122,7 @@ func (t *Writer) Append(e *Event) error {
 	t.numbers.line(e)
 	if e.Kind == KindLoss {
 		t.reported += e.Loss.Count
+		t.told = addLoss(t.told, e.Loss)
 	}
 	if len(t.line.b) >= flushAt {
 		return t.flush()

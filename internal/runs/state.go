@@ -93,6 +93,9 @@ func (s *State) open(w *walker) error {
 // Path returns the state directory with symbolic links resolved.
 func (s *State) Path() string { return s.path }
 
+// Dir is the state directory, which stays open until Close.
+func (s *State) Dir() *os.File { return s.dir }
+
 // Close releases the descriptors. Locks of open runs stay.
 func (s *State) Close() error {
 	var errs []error

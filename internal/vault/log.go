@@ -22,7 +22,6 @@ type appender struct {
 	entries *os.File
 	hashes  *os.File
 	head    seal.LogHead
-	keys    seal.Keys
 }
 
 // Placed is where an entry came to lie.
@@ -31,7 +30,8 @@ type Placed struct {
 	Head []byte // signed, for anchors
 }
 
-// Append adds an entry to the log and signs the new head. It waits for other
+// Append adds an entry to the log and signs the new head; without a key it
+// leaves the head to the next one who has one. It waits for other
 // writers, each of which takes a fraction of a millisecond. With durable, the
 // entry is on disk when it returns; else it, and what others added since the
 // last durable one, may be lost when the machine loses power, which the next
@@ -43,9 +43,6 @@ func (v *Vault) Append(host *seal.Key, e *seal.LogEntry, durable bool) (Placed, 
 	}
 	defer unlock()
 	a := &appender{dir: v.log}
-	if a.keys, err = v.Public(); err != nil {
-		return Placed{}, err
-	}
 	if err := a.open(); err != nil {
 		return Placed{}, err
 	}
@@ -64,7 +61,13 @@ func (v *Vault) Append(host *seal.Key, e *seal.LogEntry, durable bool) (Placed, 
 	if err := a.add(line); err != nil {
 		return Placed{}, err
 	}
-	note, err := a.sign(host, durable)
+	if a.head.Root, err = a.root(); err != nil {
+		return Placed{}, err
+	}
+	var note []byte
+	if host != nil {
+		note, err = a.sign(host, durable)
+	}
 	return Placed{seal.Place{Index: index, Size: a.head.Size, Root: a.head.Root.String()}, note}, err
 }
 
@@ -87,18 +90,20 @@ func (a *appender) close() {
 // whole entries behind the head, by a writer that was killed, are taken in; a
 // torn one is cut off; and a log that does not match its head says so from then on.
 func (a *appender) settle() error {
-	note, err := readIn(a.dir, "head")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	note, err := readHead(a.dir)
+	if err != nil {
 		return err
 	}
 	st, err := a.entries.Stat()
 	if err != nil {
 		return err
 	}
-	if len(note) == 0 && st.Size() == 0 {
-		return nil
+	if len(note) == 0 { // nobody has signed yet
+		return a.adopt(st.Size())
 	}
-	if a.head, err = seal.ParseLogHead(note, a.keys); err != nil {
+	// Whoever could have put another head here could read the key, too: the
+	// signature is for readers.
+	if a.head, err = seal.PeekLogHead(note); err != nil {
 		return a.salvage(note, fmt.Sprintf("the head could not be read: %v", err))
 	}
 	root, err := a.root()
@@ -195,19 +200,46 @@ func (a *appender) root() (tlog.Hash, error) { return tlog.TreeHash(a.head.Size,
 
 // sign replaces the head. The entries are on disk before it when durable.
 func (a *appender) sign(host *seal.Key, durable bool) ([]byte, error) {
-	var err error
-	if a.head.Root, err = a.root(); err != nil {
-		return nil, err
-	}
 	a.head.Time = time.Now()
 	note, err := a.head.Sign(host)
 	if err == nil && durable {
 		err = errors.Join(a.entries.Sync(), a.hashes.Sync())
 	}
 	if err == nil {
-		err = replace(a.dir, "head", note, durable)
+		err = a.writeHead(note, durable)
 	}
 	return note, err
+}
+
+// headSize is what the head is filled up to, with newlines: less than the
+// sector that a disk writes whole. It is written in place, because a file that
+// is replaced by rename(2) costs as much as the rest of Append.
+const headSize = 512
+
+func (a *appender) writeHead(note []byte, durable bool) error {
+	for len(note) < headSize {
+		note = append(note, '\n')
+	}
+	f, err := openIn(a.dir, "head", unix.O_WRONLY|unix.O_CREAT)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(note, 0); err == nil && durable {
+		err = errors.Join(f.Sync(), a.dir.Sync())
+	}
+	return errors.Join(err, f.Close())
+}
+
+// readHead returns the signed head without what fills it up, or nothing.
+func readHead(dir *os.File) ([]byte, error) {
+	b, err := readIn(dir, "head")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if b = bytes.TrimRight(b, "\n"); len(b) > 0 {
+		b = append(b, '\n')
+	}
+	return b, err
 }
 
 // Log reads the whole log and checks it. A log that nobody has written to is
@@ -218,8 +250,8 @@ func (v *Vault) Log(hosts seal.Keys) (*seal.Log, error) {
 		return nil, err
 	}
 	defer unlock()
-	head, err := readIn(v.log, "head")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	head, err := readHead(v.log)
+	if err != nil {
 		return nil, err
 	}
 	var in io.Reader = bytes.NewReader(nil)

@@ -2,11 +2,11 @@ package seal
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -85,22 +85,35 @@ func (h LogHead) Sign(host *Key) ([]byte, error) {
 
 // ParseLogHead checks a head against the host's keys.
 func ParseLogHead(text []byte, hosts Keys) (LogHead, error) {
-	var h LogHead
 	n, err := openNote(text, hosts)
 	if err != nil {
-		return h, err
+		return LogHead{}, err
 	}
-	c := bytes.SplitN([]byte(n.Text), []byte("\n"), 4)
-	if len(c) != 4 || string(c[0]) != LogOrigin {
+	return parseLogHead(n.Text)
+}
+
+// PeekLogHead reads a head without asking who signed it.
+func PeekLogHead(text []byte) (LogHead, error) {
+	body, _, ok := strings.Cut(string(text), "\n\n")
+	if !ok {
+		return LogHead{}, errors.New("not a signed note")
+	}
+	return parseLogHead(body + "\n")
+}
+
+func parseLogHead(text string) (LogHead, error) {
+	var h LogHead
+	c := strings.SplitN(text, "\n", 4)
+	if len(c) != 4 || c[0] != LogOrigin {
 		return h, errors.New("not the head of a host's log")
 	}
-	f, err := fields("x\n"+string(c[3]), "x", "bytes", "time")
+	f, err := fields("x\n"+c[3], "x", "bytes", "time")
 	if err != nil {
 		return h, err
 	}
 	var errs [4]error
-	h.Size, errs[0] = natural(string(c[1]))
-	h.Root, errs[1] = tlog.ParseHash(string(c[2]))
+	h.Size, errs[0] = natural(c[1])
+	h.Root, errs[1] = tlog.ParseHash(c[2])
 	h.Bytes, errs[2] = natural(f[0])
 	h.Time, errs[3] = time.Parse(time.RFC3339Nano, f[1])
 	return h, errors.Join(errs[:]...)

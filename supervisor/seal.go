@@ -1,0 +1,344 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/vault"
+	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// checkpointEvery is how often the record of a live run is signed, if anything
+// came to it. A run that is shorter has its seal only.
+const checkpointEvery = time.Second
+
+// codeDir is where what was executed is kept, by digest.
+const codeDir = "code"
+
+// sealer signs the record of a run while it grows and when it ends.
+//
+// It works beside the run: its goroutine makes the key, notes the start in the
+// host's log and signs checkpoints. What goes wrong there never stops the run;
+// the record then has no seal, and the result says so.
+type sealer struct {
+	r       *Run
+	boot    string
+	builder *seal.Builder
+	started func()          // ends the wait for the command, which runs or never will
+	stop    func()          // ends the goroutine
+	starts  <-chan struct{} // closed by started
+	stops   <-chan struct{} // closed by stop
+	done    sync.WaitGroup
+
+	// Of the goroutine, and of finish after it has ended.
+	vault         *vault.Vault
+	host, key     *seal.Key
+	cert          []byte
+	place         *seal.Place
+	blocks, notes *os.File
+	last          seal.Head
+	points        int64
+	err           error
+}
+
+func newSealer(r *Run, boot string) *sealer {
+	starts, stops := make(chan struct{}), make(chan struct{})
+	return &sealer{
+		r: r, boot: boot, builder: seal.NewBuilder(), starts: starts, stops: stops,
+		started: sync.OnceFunc(func() { close(starts) }), stop: sync.OnceFunc(func() { close(stops) }),
+	}
+}
+
+// OpenVault opens what vouches for the records of a caller: in root's own state
+// directory under sudo, else in the one that is used.
+func OpenVault(c Caller, s *runs.State) (*vault.Vault, error) {
+	if !c.Sudo {
+		return vault.Open(s.Dir())
+	}
+	path, err := runs.DefaultPath(os.Getuid(), os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	home, err := runs.OpenState(path, os.Getuid())
+	if err != nil {
+		return nil, err
+	}
+	defer home.Close()
+	return vault.Open(home.Dir())
+}
+
+// LogUser is the uid under which the host's log has the runs of a caller.
+func LogUser(c Caller) int {
+	if c.Sudo {
+		return c.UID
+	}
+	return 0
+}
+
+// begin starts the sealer's goroutine: it makes the key while the envelope is
+// put on, and waits for the command.
+func (s *sealer) begin() {
+	s.done.Go(func() {
+		s.err = s.prepare()
+		<-s.starts
+		if s.err == nil && s.r.kept {
+			s.err = s.logStart()
+		}
+		tick := time.NewTicker(checkpointEvery)
+		defer tick.Stop()
+		for s.err == nil {
+			select {
+			case <-s.stops:
+				return
+			case <-tick.C:
+				s.err = s.checkpoint()
+			}
+		}
+	})
+	s.r.release.push("seal", s.close)
+}
+
+// end waits until the goroutine has ended.
+func (s *sealer) end() {
+	s.started()
+	s.stop()
+	s.done.Wait()
+}
+
+// close ends the goroutine and erases the keys.
+func (s *sealer) close() error {
+	s.end()
+	for _, k := range []*seal.Key{s.key, s.host} {
+		if k != nil {
+			k.Erase()
+		}
+	}
+	var errs []error
+	for _, f := range []*os.File{s.blocks, s.notes} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	if s.vault != nil {
+		errs = append(errs, s.vault.Close())
+	}
+	s.vault, s.blocks, s.notes = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// prepare makes the run's key and has the host's key certify it.
+func (s *sealer) prepare() (err error) {
+	if s.vault, err = OpenVault(s.r.caller, s.r.state); err != nil {
+		return err
+	}
+	if s.host, err = s.vault.Key(vault.KeyName()); err != nil {
+		return err
+	}
+	if s.key, err = seal.NewKey(seal.RunKeyName(s.r.id)); err != nil {
+		return err
+	}
+	s.cert, err = seal.Certificate{Run: s.r.id, Key: s.key.Public(), BootID: s.boot, Time: time.Now()}.Sign(s.host)
+	return err
+}
+
+// logStart notes the start of the run in the host's log.
+func (s *sealer) logStart() error {
+	placed, err := s.vault.Append(nil, s.entry(seal.LogStart, s.cert), false)
+	s.place = &placed.Place
+	return err
+}
+
+func (s *sealer) entry(kind string, of []byte) *seal.LogEntry {
+	return &seal.LogEntry{Kind: kind, Run: s.r.id, User: LogUser(s.r.caller), Time: seal.Stamp(time.Now()), SHA256: digest(of)}
+}
+
+// checkpoint signs what the record holds, when that is on disk.
+func (s *sealer) checkpoint() error {
+	if err := s.r.rec.w.Settle(); err != nil {
+		return nil // the record's own error, which Close reports
+	}
+	if s.builder.Unsealed(s.last) == 0 {
+		return nil
+	}
+	head := s.builder.Cut()
+	if err := s.writeBlocks(); err != nil {
+		return err
+	}
+	if err := errors.Join(s.r.files[runs.TraceFile].Sync(), s.blocks.Sync()); err != nil {
+		return fmt.Errorf("fsync: %w", err)
+	}
+	text, err := s.sign(head)
+	if err != nil {
+		return err
+	}
+	if s.notes == nil {
+		if s.notes, err = s.r.dir.Create(seal.CheckpointsFile); err != nil {
+			return err
+		}
+		text = append(seal.AppendNote(nil, s.cert), seal.AppendNote(nil, text)...)
+	} else {
+		text = seal.AppendNote(nil, text)
+	}
+	if _, err = s.notes.Write(text); err == nil {
+		s.last = head
+		s.points++
+	}
+	return err
+}
+
+func (s *sealer) sign(head seal.Head) ([]byte, error) {
+	return seal.Checkpoint{Run: s.r.id, Head: head, Time: time.Now()}.Sign(s.key)
+}
+
+// writeBlocks writes the rows of the block table that are new.
+func (s *sealer) writeBlocks() (err error) {
+	if s.blocks == nil {
+		if s.blocks, err = s.r.dir.Create(seal.BlocksFile); err != nil {
+			return err
+		}
+	}
+	_, err = s.blocks.Write(s.builder.Table())
+	return err
+}
+
+// finish stores the result and seals the run. Files are written while others
+// are being signed: the caller waits for this.
+func (s *sealer) finish(res *runs.Result, sum *trace.Event) error {
+	result, err := res.JSON()
+	if err != nil {
+		return err
+	}
+	var stored error
+	var store sync.WaitGroup
+	store.Go(func() { stored = s.r.dir.WriteFile(runs.ResultFile, result, false) })
+	defer store.Wait()
+	s.end()
+	if s.err != nil {
+		return s.err
+	}
+	head := s.builder.Cut()
+	if err := s.writeBlocks(); err != nil {
+		return err
+	}
+	if st, err := s.r.files[runs.TraceFile].Stat(); err != nil || st.Size() != head.Bytes {
+		return errors.Join(fmt.Errorf("%s holds other bytes than were written", runs.TraceFile), err)
+	}
+	durable := res.Usage.Wall >= checkpointEvery
+	subjects, err := s.subjects(res, result)
+	if err == nil && durable {
+		err = s.sync()
+	}
+	if err != nil {
+		return err
+	}
+	last, err := s.sign(head)
+	if err != nil {
+		return err
+	}
+	st := seal.Statement{Subject: subjects, Predicate: s.predicate(res, sum)}
+	p := &st.Predicate
+	p.Checkpoint, p.Tree, p.Durable = string(last), seal.NewTree(head), durable
+	text, err := st.Sign(s.key)
+	if err != nil {
+		return err
+	}
+	s.key.Erase()
+	if store.Wait(); stored != nil {
+		return stored
+	}
+	store.Go(func() { stored = s.r.dir.WriteFile(seal.SealFile, text, durable) })
+	_, err = s.vault.Append(s.host, s.entry(seal.LogSeal, text), durable)
+	store.Wait()
+	return errors.Join(err, stored)
+}
+
+// sync waits until what is about to be signed is on disk. A run that was
+// shorter than a checkpoint is not waited for: it would take as long again.
+func (s *sealer) sync() error {
+	files := []*os.File{s.blocks}
+	for _, f := range s.r.files {
+		files = append(files, f)
+	}
+	errs := make([]error, len(files))
+	var wait sync.WaitGroup
+	for i, f := range files {
+		wait.Go(func() { errs[i] = f.Sync() })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// subjects are the digests of the run's other files.
+func (s *sealer) subjects(res *runs.Result, result []byte) ([]seal.Subject, error) {
+	sum := s.builder.Sum()
+	list := []seal.Subject{
+		{Name: runs.TraceFile, Digest: seal.Digest{SHA256: fmt.Sprintf("%x", sum)}},
+		{Name: runs.PlanFile, Digest: seal.Digest{SHA256: digest(s.r.planJSON)}},
+		{Name: runs.ResultFile, Digest: seal.Digest{SHA256: digest(result)}},
+	}
+	for _, o := range []struct {
+		name string
+		out  runs.Output
+	}{{runs.StdoutFile, res.Stdout}, {runs.StderrFile, res.Stderr}} {
+		sum := o.out.SHA256 // of all that was written: of the file too, when all was kept
+		if o.out.Truncated || sum == "" {
+			var err error
+			if sum, err = s.r.dir.Sum(o.name); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, seal.Subject{Name: o.name, Digest: seal.Digest{SHA256: sum}})
+	}
+	names, err := s.r.dir.Names(codeDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, n := range names { // the name is the digest
+		list = append(list, seal.Subject{Name: filepath.Join(codeDir, n), Digest: seal.Digest{SHA256: n}})
+	}
+	return list, nil
+}
+
+func (s *sealer) predicate(res *runs.Result, sum *trace.Event) seal.Predicate {
+	p := seal.Predicate{
+		Run: s.r.id, State: seal.Sealed, Tool: Version, BootID: s.boot, Certificate: string(s.cert), Checkpoints: s.points, HostLog: s.place,
+		Started: seal.Stamp(res.Started), Ended: seal.Stamp(res.Ended), PlanSHA256: digest(s.r.planJSON),
+		Verdict: trace.Judgement(res.Record.Verdict), Lost: res.Record.Lost, Findings: res.Record.Findings,
+		Status: res.Status, Reason: res.Reason, Signal: res.Signal, Counts: map[string]uint64{},
+		Usage: seal.Usage{
+			WallNS: int64(res.Usage.Wall), UserNS: int64(res.Usage.User), SystemNS: int64(res.Usage.System),
+			MaxMemory: res.Usage.MaxMemory, MaxTasks: res.Usage.MaxTasks,
+		},
+	}
+	for _, c := range sum.Counts {
+		p.Counts[c.Name] += c.N
+	}
+	for _, l := range s.r.rec.w.Losses() {
+		p.Losses = append(p.Losses, seal.Loss{Class: l.Class, Cause: l.Cause, Count: l.Count})
+	}
+	return p
+}
+
+// storeResult writes result.json and seals the run. A run that could not be
+// sealed says so in a second result.json.
+func (r *Run) storeResult(res *runs.Result, sum *trace.Event) {
+	err := r.sealer.finish(res, sum)
+	if err == nil {
+		return
+	}
+	r.cfg.Log.Error().Err(err).Msg("seal")
+	res.Record.Verdict = string(trace.Unsealed)
+	res.Record.Findings = append(res.Record.Findings, "the record could not be sealed: "+err.Error())
+	if err := r.dir.WriteResult(res, false); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("result")
+		res.Error = joinText(res.Error, err.Error())
+	}
+}
