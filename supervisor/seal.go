@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"slices"
 	"sync"
 	"time"
-
 
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
@@ -297,12 +296,21 @@ func (s *sealer) subjects(res *runs.Result, result []byte) ([]seal.Subject, erro
 		}
 		list = append(list, seal.Subject{Name: o.name, Digest: seal.Digest{SHA256: sum}})
 	}
-	names, err := s.r.dir.Names(codeDir)
+	code, err := codeSubjects(s.r.dir)
+	return append(list, code...), err
+}
+
+// codeSubjects are the files that were kept of what was executed. Their names
+// are their digests.
+func codeSubjects(dir *runs.RunDir) ([]seal.Subject, error) {
+	names, err := dir.Names(codeDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	for _, n := range names { // the name is the digest
-		list = append(list, seal.Subject{Name: filepath.Join(codeDir, n), Digest: seal.Digest{SHA256: n}})
+	slices.Sort(names)
+	var list []seal.Subject
+	for _, n := range names {
+		list = append(list, seal.Subject{Name: codeDir + "/" + n, Digest: seal.Digest{SHA256: n}})
 	}
 	return list, nil
 }

@@ -21,6 +21,7 @@ func newTrace() *cobra.Command {
 		Long: "Every view begins with how far the record can be believed: complete, incomplete or\nunsealed. Every byte that came from the command is quoted.\n\n" + recordArgs,
 	}
 	c.AddCommand(newTraceShow(), newTraceQuery(), newTraceTail(), newTraceDiff(), newTraceExport())
+	c.AddCommand(newTraceVerify(), newTraceProve())
 	for _, q := range questions {
 		c.AddCommand(newQuestion(q.name, q.short, q.part, q.expr))
 	}

@@ -28,6 +28,18 @@ func (d *RunDir) Sum(name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// Append opens a file of the run to add to it.
+func (d *RunDir) Append(name string) (*os.File, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(int(d.dir.Fd()), name, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runs: open %s of %s: %w", name, d.id, err)
+	}
+	return os.NewFile(uintptr(fd), d.Path()+"/"+name), nil
+}
+
 // Names lists a directory of the run, without hidden files; fs.ErrNotExist when
 // the run has none of that name.
 func (d *RunDir) Names(name string) ([]string, error) {

@@ -161,6 +161,19 @@ func (s *State) Remove(id string) error {
 	return nil
 }
 
+// Adopt opens a run whose supervisor has died, and takes its lock. A live one is
+// ErrLive.
+func (s *State) Adopt(id string) (*RunDir, error) {
+	d, err := s.Open(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.lockDead(); err != nil {
+		return nil, errors.Join(fmt.Errorf("runs: %s: %w", id, err), d.Close())
+	}
+	return d, nil
+}
+
 // lockDead takes the lock of an ended run. Others may hold it for a moment to
 // see whether it is live.
 func (d *RunDir) lockDead() error {

@@ -28,6 +28,14 @@ func NewID(now time.Time) string {
 	return now.UTC().Format("20060102-150405-") + string(r[:])
 }
 
+// Began is when a run with that name began, to the second; the zero time when
+// the name is not one of NewID's.
+func Began(id string) time.Time {
+	const form = "20060102-150405"
+	t, _ := time.Parse(form, id[:min(len(id), len(form))]) // the zero time
+	return t
+}
+
 func validID(id string) bool {
 	for i := 0; i < len(id); i++ {
 		c := id[i]

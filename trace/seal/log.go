@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,6 +209,51 @@ func (l *Log) add(e LogEntry, index int64) {
 	case LogPruned:
 		r.Pruned = &e
 	}
+}
+
+// Check holds what Verify found of a run against the log, and adds what differs
+// to the report.
+func (l *Log) Check(r *Report, id RunID) {
+	fault := func(format string, a ...any) {
+		r.Faults = append(r.Faults, Fault{File: SealFile, Text: fmt.Sprintf(format, a...)})
+		r.Verdict = Altered
+	}
+	logged := l.Runs[id]
+	switch {
+	case logged == nil && r.digest != "" && len(l.Gaps) == 0:
+		fault("the host's log does not know this run")
+		return
+	case logged == nil:
+		return
+	case r.digest == "" && logged.Seal != "":
+		fault("the file is missing: the host's log has its digest %s", logged.Seal)
+	case r.digest != "" && logged.Seal == "" && len(l.Gaps) == 0:
+		fault("the host's log does not know this seal")
+	case r.digest != "" && logged.Seal != "" && r.digest != logged.Seal:
+		fault("not the seal that the host's log has (SHA-256 %s, logged %s)", r.digest, logged.Seal)
+	}
+	if r.Statement != nil {
+		if why := l.Contradicts(r.Statement.Predicate.HostLog); why != "" && len(l.Gaps) == 0 {
+			fault("%s", why)
+		}
+	}
+}
+
+// Missing are the runs of a user that were started or sealed, were not deleted
+// on purpose, and are not among those that there are.
+func (l *Log) Missing(user int, there []string) []string {
+	var gone []string
+	have := make(map[string]bool, len(there))
+	for _, id := range there {
+		have[id] = true
+	}
+	for id, r := range l.Runs {
+		if id.User == user && r.Pruned == nil && !have[id.ID] {
+			gone = append(gone, id.ID)
+		}
+	}
+	slices.Sort(gone)
+	return gone
 }
 
 // Contradicts says how the place that a seal remembers differs from the log, or

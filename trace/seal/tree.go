@@ -1,9 +1,13 @@
 package seal
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
+	"fmt"
 	"hash"
+	"io"
 	"strconv"
 	"sync"
 
@@ -115,6 +119,33 @@ func (b *Builder) close() {
 	b.records += int64(n)
 	b.length += b.bytes
 	b.open, b.bytes = b.open[:0], 0
+}
+
+// Follow adds the record in r, with the first records in the blocks that the
+// table had them in: checkpoints were signed over these.
+func (b *Builder) Follow(r *bufio.Reader, table io.Reader, records int64) error {
+	t := newTable(table)
+	left := 0 // of the row
+	for n := int64(0); ; n++ {
+		if n < records && left == 0 {
+			row, err := t.next()
+			if err != nil {
+				return fmt.Errorf("seal: the block table: %w", err)
+			}
+			left = row.records
+		}
+		line, err := readLine(r)
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		b.Add(line)
+		if left--; left == 0 && n < records {
+			b.Cut()
+		}
+	}
 }
 
 // Cut ends the open block and returns the head of the tree over everything that

@@ -64,7 +64,11 @@ type Report struct {
 	Bytes    int64     `json:"bytes"`    // that these fill
 	Until    time.Time `json:"until,omitzero"`
 
+	Checkpoints int64 `json:"checkpoints"`
+
 	Statement *Statement `json:"statement,omitempty"`
+
+	digest string // of seal.json
 }
 
 // verifier is one Verify at work.
@@ -104,6 +108,7 @@ func (v *verifier) fault(file, format string, a ...any) {
 
 // sealed checks a run that has its seal.
 func (v *verifier) sealed(text []byte) error {
+	v.report.digest = fmt.Sprintf("%x", sha256.Sum256(text))
 	s, key, err := Open(text, v.hosts)
 	if err != nil {
 		v.fault(SealFile, "%v", err)
@@ -328,6 +333,7 @@ func readFile(dir fs.FS, name string, limit int64) ([]byte, error) {
 // run has them from before its supervisor died.
 func (v *verifier) checkpoints(s *Statement, key note.Verifier) error {
 	list, bad, err := v.readCheckpoints(s.Predicate.Run)
+	v.report.Checkpoints = int64(len(list.points))
 	switch {
 	case err != nil:
 		return err
@@ -427,6 +433,7 @@ func (v *verifier) unsealed() error {
 		v.fault(CheckpointsFile, "%v", bad)
 		return nil
 	}
+	v.report.Checkpoints = int64(len(list.points))
 	if len(list.points) == 0 {
 		return nil
 	}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// eachGiven finds the runs that arguments name and hands each to do.
+func eachGiven(s *runs.State, names []string, do func(id string) error) error {
+	var errs []error
+	for _, name := range names {
+		id, err := s.Find(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + s.Path(), Remedy: "agentguard runs ls shows those there are"}
+		}
+		if err == nil {
+			err = do(id)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func newRunsRm() *cobra.Command {
+	c := &cobra.Command{
+		Use: "rm ID...", Short: "Delete ended runs; the host's log keeps that they were there", Args: cobra.MinimumNArgs(1),
+		Long: "rm deletes the record and the result of each run. The host's log says who deleted it and when,\nso that trace verify --all does not miss it.",
+	}
+	state := stateFlag(c)
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		who, err := caller()
+		if err != nil {
+			return err
+		}
+		s, err := openState(*state)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return eachGiven(s, args, func(id string) error { return supervisor.Forget(who, s, id, "runs rm") })
+	}
+	return c
+}
+
+func newRunsPrune() *cobra.Command {
+	c := &cobra.Command{
+		Use: "prune", Short: "Delete ended runs by age or number", Args: cobra.NoArgs,
+		Long:    "prune deletes ended runs that are older than a time, or that are not among the newest ones, and\nprints their ids. With both limits a run goes when either says so. Live runs stay.",
+		Example: "  agentguard runs prune --older-than 720h\n  agentguard runs prune --keep 1000 --dry-run",
+	}
+	state := stateFlag(c)
+	age := c.Flags().Duration("older-than", 0, "delete runs that began longer than `DUR` ago")
+	keep := c.Flags().Int("keep", -1, "keep the newest `N` runs only")
+	dry := c.Flags().Bool("dry-run", false, "print what would be deleted, and delete nothing")
+	c.RunE = func(*cobra.Command, []string) error {
+		if *age <= 0 && *keep < 0 {
+			return &supervisor.Refusal{What: "nothing says which runs to delete", Remedy: "give --older-than or --keep"}
+		}
+		who, err := caller()
+		if err != nil {
+			return err
+		}
+		s, err := openState(*state)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		ids, err := s.IDs()
+		if err != nil {
+			return err
+		}
+		for i, id := range ids {
+			old := *age > 0 && runs.Began(id).Before(time.Now().Add(-*age))
+			if !old && (*keep < 0 || i < *keep) {
+				continue
+			}
+			if !*dry {
+				err = supervisor.Forget(who, s, id, "runs prune")
+			}
+			switch {
+			case errors.Is(err, runs.ErrLive):
+				continue
+			case err != nil:
+				return err
+			}
+			fmt.Println(id)
+		}
+		return nil
+	}
+	return c
+}
+
+func newRunsRecover() *cobra.Command {
+	c := &cobra.Command{
+		Use: "recover [ID...]", Short: "Finish the records of runs whose supervisor was killed",
+		Long: "recover ends the record of each run that nobody supervises any more and that has no seal (all of\n" +
+			"them, when none is named): a summary says that agentguard was killed, and the host seals what is there as\n" +
+			"recovered, which is never complete. A record that does not match its own checkpoints is left as it is.\n" +
+			"The next run does the same for small records that it finds.",
+	}
+	state := stateFlag(c)
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		who, err := caller()
+		if err != nil {
+			return err
+		}
+		s, err := openState(*state)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		one := func(id string) error {
+			err := supervisor.Recover(who, s, id)
+			if err == nil {
+				fmt.Println(id)
+				return nil
+			}
+			return fmt.Errorf("run %s: %w", id, err)
+		}
+		if len(args) > 0 {
+			return eachGiven(s, args, one)
+		}
+		ids, err := s.IDs()
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, id := range ids {
+			if err := one(id); !errors.Is(err, runs.ErrLive) && !errors.Is(err, supervisor.ErrSealed) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}
+	return c
+}

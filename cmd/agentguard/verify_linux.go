@@ -1,0 +1,203 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/vault"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// witness is what vouches for the runs of this host.
+type witness struct {
+	caller supervisor.Caller
+	state  *runs.State
+	vault  *vault.Vault
+	keys   seal.Keys
+	log    *seal.Log
+}
+
+// openWitness opens the state directory with its keys and its log. Other keys
+// take the place of the host's own, if there are any.
+func openWitness(state string, keys seal.Keys) (w *witness, err error) {
+	w = &witness{keys: keys}
+	if w.caller, err = caller(); err != nil {
+		return nil, err
+	}
+	if w.state, err = openState(state); err != nil {
+		return nil, err
+	}
+	if w.vault, err = supervisor.OpenVault(w.caller, w.state); err != nil {
+		return nil, errors.Join(err, w.state.Close())
+	}
+	if len(keys) == 0 {
+		w.keys, err = w.vault.Public()
+	}
+	if err == nil {
+		w.log, err = w.vault.Log(w.keys)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// Close closes all of it.
+func (w *witness) Close() error { return errors.Join(w.vault.Close(), w.state.Close()) }
+
+func (w *witness) id(run string) seal.RunID {
+	return seal.RunID{User: supervisor.LogUser(w.caller), ID: run}
+}
+
+// missing are the runs that the log has and the state directory has not.
+func (w *witness) missing() ([]string, error) {
+	ids, err := w.state.IDs()
+	if err != nil {
+		return nil, err
+	}
+	return w.log.Missing(supervisor.LogUser(w.caller), ids), nil
+}
+
+// open opens a run for verification.
+func (w *witness) open(id string) (*sealedRun, error) {
+	d, err := w.state.Open(id)
+	if err != nil {
+		return nil, err
+	}
+	check := func(r *seal.Report) {
+		w.log.Check(r, w.id(id))
+		if r.Verdict == trace.Unsealed && d.Live() {
+			r.Why = []string{"the run is live"}
+		}
+	}
+	return &sealedRun{id: id, dir: d.FS(), keys: w.keys, check: check, close: d.Close}, nil
+}
+
+// openSealed opens a run of this host, or a copy that a path names.
+func openSealed(state, name string, keys seal.Keys) (*sealedRun, error) {
+	if isPath(name) {
+		if len(keys) == 0 {
+			keys, _ = ownKeys(state) // a host without any says what to do below
+		}
+		return openCopy(name, keys)
+	}
+	w, err := openWitness(state, keys)
+	if err != nil {
+		return nil, err
+	}
+	id, err := w.state.Find(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = w.notFound(name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	r, err := w.open(id)
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	closeRun := r.close
+	r.close = func() error { return errors.Join(closeRun(), w.Close()) }
+	return r, nil
+}
+
+// notFound says why a run is not there, as far as the log knows.
+func (w *witness) notFound(name string) error {
+	switch r := w.log.Runs[w.id(name)]; {
+	case r == nil:
+		return &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + w.state.Path(), Remedy: "agentguard runs ls shows those there are"}
+	case r.Pruned != nil:
+		return &supervisor.Refusal{What: fmt.Sprintf("run %s was deleted by %s on %s (%s)", name, trace.Line(r.Pruned.By), trace.Line(r.Pruned.Time), trace.Line(r.Pruned.Why))}
+	}
+	tell("run %s is gone: the host's log has it, and nobody deleted it by agentguard", name)
+	return verdictStatus[seal.Altered]
+}
+
+// ownKeys are the public keys of this host.
+func ownKeys(state string) (seal.Keys, error) {
+	w, err := openWitness(state, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	if len(w.keys) == 0 {
+		return nil, errNoKey
+	}
+	return w.keys, nil
+}
+
+// verifyAll verifies every run and the log itself, and reports the runs that
+// are gone.
+func verifyAll(state string, keys seal.Keys, asJSON bool) error {
+	w, err := openWitness(state, keys)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	worst := status(0)
+	tellFault := func(s status, format string, a ...any) {
+		worst = max(worst, s)
+		tell(format, a...)
+	}
+	for _, f := range w.log.Faults {
+		tellFault(3, "the host's log: %s", f)
+	}
+	for _, g := range w.log.Gaps {
+		tellFault(1, "the host's log was found damaged: %s", g)
+	}
+	gone, err := w.missing()
+	if err != nil {
+		return err
+	}
+	for _, id := range gone {
+		tellFault(3, "run %s is gone: the host's log has it, and nobody deleted it by agentguard", id)
+	}
+	ids, err := w.state.IDs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		s, err := w.verifyOne(id, asJSON)
+		if err != nil {
+			return err
+		}
+		worst = max(worst, s)
+	}
+	if worst != 0 {
+		return worst
+	}
+	return nil
+}
+
+// verifyOne prints one line about a run.
+func (w *witness) verifyOne(id string, asJSON bool) (status, error) {
+	r, err := w.open(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // deleted meanwhile
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	rep, err := r.report()
+	if err != nil {
+		tell("%v", err)
+		return verdictStatus[seal.Altered], nil
+	}
+	if asJSON {
+		return verdictStatus[rep.Verdict], printReport(rep)
+	}
+	first := ""
+	switch {
+	case len(rep.Faults) > 0:
+		first = "  " + rep.Faults[0].String()
+	case len(rep.Why) > 0:
+		first = "  " + trace.Line(rep.Why[0])
+	}
+	_, err = fmt.Printf("%-10s %s  %d of %d records%s\n", rep.Verdict, id, rep.Verified, rep.Records, first)
+	return verdictStatus[rep.Verdict], err
+}

@@ -1,0 +1,303 @@
+package supervisor
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/vault"
+	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// ErrSealed says that a run has its seal: there is nothing to recover.
+var ErrSealed = errors.New("the run is sealed")
+
+// killedFinding is why a recovered record is never complete.
+const killedFinding = "agentguard was killed: what the kernel saw after the last record is unknown"
+
+// Forget deletes an ended run. The host's log keeps that it was there, who
+// deleted it and why, so that nobody takes it for one that was made away with.
+func Forget(c Caller, s *runs.State, id, why string) error {
+	d, err := s.Adopt(id)
+	if err != nil {
+		return err
+	}
+	if err := d.Close(); err != nil {
+		return err
+	}
+	v, err := OpenVault(c, s)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	host, err := v.Key(vault.KeyName())
+	if err != nil {
+		return err
+	}
+	by := fmt.Sprintf("uid %d", c.UID)
+	if c.Sudo {
+		by += " (sudo)"
+	}
+	if _, err := v.Append(host, &seal.LogEntry{Kind: seal.LogPruned, Run: id, User: LogUser(c), By: by, Why: why}, true); err != nil {
+		return err
+	}
+	return s.Remove(id)
+}
+
+// recovery finishes the record of a run whose supervisor died.
+type recovery struct {
+	dir     *runs.RunDir
+	user    int
+	vault   *vault.Vault
+	host    *seal.Key
+	keys    seal.Keys
+	was     *seal.Report // of the run as it was found
+	plan    []byte
+	start   trace.Event // first record
+	summary trace.Event
+	losses  []trace.Loss
+	head    seal.Head
+	sum     string
+}
+
+// Recover finishes what a killed supervisor left: the record gets a summary that
+// says so, the run a result, and the host seals it with its own key as
+// recovered, which is never complete. A live run is runs.ErrLive, a sealed one
+// ErrSealed. A record that does not match its own checkpoints is left as it is.
+func Recover(c Caller, s *runs.State, id string) error {
+	dir, err := s.Adopt(id)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	v, err := OpenVault(c, s)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	r := &recovery{dir: dir, user: LogUser(c), vault: v}
+	for _, step := range []func() error{r.open, r.check, r.endRecord, r.rebuild, r.store} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *recovery) open() (err error) {
+	if r.host, err = r.vault.Key(vault.KeyName()); err != nil {
+		return err
+	}
+	r.keys, err = r.vault.Public()
+	return err
+}
+
+// check refuses a run that is sealed, or whose record was altered.
+func (r *recovery) check() error {
+	if f, err := r.dir.Open(seal.SealFile); err == nil {
+		return errors.Join(ErrSealed, f.Close())
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var err error
+	if r.was, err = seal.Verify(r.dir.FS(), r.keys); err != nil {
+		return err
+	}
+	if r.was.Verdict == seal.Altered {
+		return fmt.Errorf("the record does not match its checkpoints (%s): it is left as it is", r.was.Faults[0])
+	}
+	r.plan, err = readWhole(r.dir, runs.PlanFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the supervisor died before it was written
+	}
+	return err
+}
+
+func readWhole(d *runs.RunDir, name string) ([]byte, error) {
+	f, err := d.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+// endRecord appends a summary, if the record has none.
+func (r *recovery) endRecord() error {
+	in, err := r.dir.Open(runs.TraceFile)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := r.dir.Append(runs.TraceFile)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if err := trace.NewReader(in).Next(&r.start); err != nil && !errors.Is(err, io.EOF) && !errors.As(err, new(*trace.LineError)) {
+		return err
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	mono, wall := bootTime(), time.Now()
+	w, was, err := trace.ResumeWriter(out, in, trace.Options{Mono: mono, Wall: wall, BootID: r.start.BootID, Durable: true})
+	if err != nil {
+		return err
+	}
+	r.losses = w.Losses()
+	if was.Summary {
+		return nil
+	}
+	r.summary = trace.Event{Mono: mono, ExitCode: StatusFailed, Reason: runs.ReasonError, Findings: []string{killedFinding}}
+	return w.Close(&r.summary)
+}
+
+// rebuild makes the block table anew: the rows that checkpoints cover as they
+// were, then blocks of the full size.
+func (r *recovery) rebuild() error {
+	f, err := r.dir.Open(runs.TraceFile)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	old, err := readWhole(r.dir, seal.BlocksFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	b := seal.NewBuilder()
+	if err := b.Follow(bufio.NewReaderSize(f, 64<<10), bytes.NewReader(old), r.was.Verified); err != nil {
+		return err
+	}
+	r.head, r.sum = b.Cut(), fmt.Sprintf("%x", b.Sum())
+	if err := r.dir.WriteFile(seal.BlocksFile, b.Table(), true); err != nil {
+		return err
+	}
+	notes, err := readWhole(r.dir, seal.CheckpointsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, torn := seal.SplitNotes(notes); len(torn) > 0 {
+		return r.dir.WriteFile(seal.CheckpointsFile, notes[:len(notes)-len(torn)], true)
+	}
+	return nil
+}
+
+// store writes the result, the seal and the log entry.
+func (r *recovery) store() error {
+	res, err := r.result()
+	if err != nil {
+		return err
+	}
+	b, err := res.JSON()
+	if err == nil {
+		err = r.dir.WriteFile(runs.ResultFile, b, true)
+	}
+	if err != nil {
+		return err
+	}
+	st, err := r.statement(res, b)
+	if err != nil {
+		return err
+	}
+	text, err := st.Sign(r.host)
+	if err == nil {
+		err = r.dir.WriteFile(seal.SealFile, text, true)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = r.vault.Append(r.host, &seal.LogEntry{Kind: seal.LogRecovered, Run: r.dir.ID(), User: r.user, SHA256: digest(text)}, true)
+	return err
+}
+
+// result is that of the run, if the supervisor lived to write one, else what can
+// be said without it.
+func (r *recovery) result() (*runs.Result, error) {
+	res, err := r.dir.Result()
+	if err == nil {
+		res.Record.Verdict = string(trace.Incomplete)
+		res.Record.Findings = append(res.Record.Findings, killedFinding)
+		return res, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var plan struct {
+		Argv []string `json:"argv"`
+	}
+	if len(r.plan) > 0 {
+		if err := json.Unmarshal(r.plan, &plan); err != nil {
+			return nil, fmt.Errorf("plan.json: %w", err)
+		}
+	}
+	res = &runs.Result{
+		ID: r.dir.ID(), Version: Version, Argv: plan.Argv, Started: time.Unix(0, r.start.Wall), Ended: time.Now(),
+		Status: StatusFailed, Reason: runs.ReasonError, Error: "agentguard was killed, and the run with it",
+		Record: runs.Record{Path: r.dir.Path(), Verdict: string(trace.Incomplete), Records: uint64(r.head.Records), Lost: r.summary.Lost, Findings: []string{killedFinding}},
+	}
+	for name, out := range map[string]*runs.Output{runs.StdoutFile: &res.Stdout, runs.StderrFile: &res.Stderr} {
+		if out.SHA256, out.Kept, err = r.output(name); err != nil {
+			return nil, err
+		}
+		out.Bytes = out.Kept // at least
+	}
+	return res, nil
+}
+
+func (r *recovery) output(name string) (sum string, size uint64, err error) {
+	f, err := r.dir.Open(name)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return "", 0, err
+	}
+	sum, err = r.dir.Sum(name)
+	return sum, uint64(st.Size()), err
+}
+
+func (r *recovery) statement(res *runs.Result, result []byte) (*seal.Statement, error) {
+	note, err := seal.Checkpoint{Run: r.dir.ID(), Head: r.head, Time: time.Now()}.Sign(r.host)
+	if err != nil {
+		return nil, err
+	}
+	st := &seal.Statement{Predicate: seal.Predicate{
+		Run: r.dir.ID(), State: seal.Recovered, Tool: Version, BootID: r.start.BootID, Checkpoint: string(note),
+		Started: seal.Stamp(res.Started), Ended: seal.Stamp(res.Ended), Tree: seal.NewTree(r.head), Checkpoints: r.was.Checkpoints, Durable: true,
+		Verified: r.was.Verified, Verdict: trace.Incomplete, Lost: r.summary.Lost, Findings: []string{killedFinding},
+		PlanSHA256: digest(r.plan), Status: res.Status, Reason: res.Reason,
+	}}
+	for _, l := range r.losses {
+		st.Predicate.Losses = append(st.Predicate.Losses, seal.Loss{Class: l.Class, Cause: l.Cause, Count: l.Count})
+	}
+	st.Subject = []seal.Subject{
+		{Name: runs.TraceFile, Digest: seal.Digest{SHA256: r.sum}},
+		{Name: runs.ResultFile, Digest: seal.Digest{SHA256: digest(result)}},
+	}
+	for _, name := range []string{runs.PlanFile, runs.StdoutFile, runs.StderrFile} {
+		sum, err := r.dir.Sum(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		st.Subject = append(st.Subject, seal.Subject{Name: name, Digest: seal.Digest{SHA256: sum}})
+	}
+	code, err := codeSubjects(r.dir)
+	st.Subject = append(st.Subject, code...)
+	return st, err
+}

@@ -1,0 +1,39 @@
+package trace
+
+import (
+	"errors"
+	"io"
+)
+
+// ResumeWriter goes on with a record whose writer died. It reads what is there
+// from r, and appends to w, the same file: first a newline, if the last line has
+// none, which makes that line one that cannot be read. The report says what was
+// there; when that has a summary, nothing is to be added.
+func ResumeWriter(w io.Writer, r io.Reader, o Options) (*Writer, *Report, error) {
+	t := NewWriter(w, o)
+	in := NewReader(r)
+	var e Event
+	for {
+		err := in.Next(&e)
+		switch {
+		case err == nil:
+			t.counts[e.Kind] += e.Times()
+			if e.Kind == KindLoss {
+				t.reported += e.Loss.Count
+				t.told = addLoss(t.told, e.Loss)
+			}
+			continue
+		case errors.As(err, new(*LineError)):
+			continue
+		case !errors.Is(err, io.EOF):
+			return nil, nil, err
+		}
+		break
+	}
+	report := in.Report()
+	t.seq, t.durable = report.LastSeq, report.LastSeq
+	if report.Torn {
+		t.line.b = append(t.line.b, '\n')
+	}
+	return t, report, nil
+}
