@@ -18,6 +18,7 @@ func ResumeWriter(w io.Writer, r io.Reader, o Options) (*Writer, *Report, error)
 		switch {
 		case err == nil:
 			t.counts[e.Kind] += e.Times()
+			t.numbers.line(&e)
 			if e.Kind == KindLoss {
 				t.reported += e.Loss.Count
 				t.told = addLoss(t.told, e.Loss)
