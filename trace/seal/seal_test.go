@@ -394,7 +394,7 @@ func TestUnsealedPrefix(t *testing.T) {
 
 func TestProve(t *testing.T) {
 	m, keys := sample(t)
-	for seq := uint64(1); seq <= 288; seq++ {
+	for seq := uint64(1); seq <= 288; seq += 7 {
 		p, err := Prove(m, keys, seq)
 		if err != nil {
 			t.Fatal(seq, err)
@@ -410,7 +410,7 @@ func TestProve(t *testing.T) {
 		if _, _, err := OpenProof(b, publicOf(t, fixedKey(t, "agentguard/other.test"))); !errors.As(err, new(*ForeignKeyError)) {
 			t.Fatalf("foreign: %v", err)
 		}
-		if seq%40 != 0 {
+		if seq != 64 {
 			continue
 		}
 		for i := range b {
