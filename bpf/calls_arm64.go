@@ -4,5 +4,5 @@ import "golang.org/x/sys/unix"
 
 // archCalls are those whose name in x/sys/unix differs from amd64's.
 var archCalls = map[int]callInfo{
-	unix.SYS_NEWFSTATAT: {Path: 2},
+	unix.SYS_NEWFSTATAT: {Dir: 1, Path: 2},
 }

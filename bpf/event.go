@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -23,11 +24,16 @@ const (
 	Listen                   // listen succeeded
 	Socket                   // a cgroup hook judged a socket or an IP address
 	Unix                     // a cgroup hook saw the address of a UNIX socket
+	File                     // a file was opened or mapped
+	Repeat                   // the thread did again what an earlier File with the same Slot says
+	Call                     // a call that changes files succeeded, or one on files failed otherwise than Deny
+	FD                       // a descriptor that the command was started with, after its Exec
+	ExecEnv                  // the next part of the environment of the same process's last Exec
 )
 
 var typeNames = [...]string{
 	Exec: "exec", ExecArgs: "exec_args", ExecFail: "exec_fail", Fork: "fork", Exit: "exit", Deny: "deny",
-	Listen: "listen", Socket: "socket", Unix: "unix",
+	Listen: "listen", Socket: "socket", Unix: "unix", File: "file", Repeat: "repeat", Call: "call", FD: "fd", ExecEnv: "exec_env",
 }
 
 // String is the type as the record's counts of lost events name it.
@@ -48,8 +54,8 @@ type Class uint8
 
 // The classes, and how far each may fill the ring.
 const (
-	Bulk    Class = iota // what a command can do most of, such as datagrams: six eighths
-	Control              // Exec, ExecArgs, Fork, Exit: all of it
+	Bulk    Class = iota // File, Repeat, Call, datagrams: six eighths
+	Control              // Exec, ExecArgs, ExecEnv, FD, Fork, Exit: all of it
 	Verdict              // Deny, ExecFail, Listen, Socket, Unix: seven eighths
 	classes
 )
@@ -110,27 +116,80 @@ type Event struct {
 	NR    int    // system call; -1 where none is meant
 	Ret   int64  // its result, -errno where it failed
 
-	Exec   ExecInfo   // Exec, ExecArgs
+	Exec   ExecInfo   // Exec, ExecArgs, ExecEnv
 	Fork   ForkInfo   // Fork
 	Exit   ExitInfo   // Exit
-	Call   CallInfo   // Deny, ExecFail
+	Call   CallInfo   // Deny, ExecFail, Call
+	File   FileInfo   // File, Repeat, FD
 	Socket SocketInfo // Socket, Unix, Listen
 	Lost   Gap        // Lost
+
+	paths []byte // where the names of kernel paths are put in order
 }
 
 // ExecInfo is what the kernel put in place.
 type ExecInfo struct {
-	File       []byte // as given to execve; of a script, the script; /dev/fd/N for execveat
-	Args       []byte // arguments, each ended by a zero byte; the part from ArgsOffset on
-	ArgsOffset uint32
+	File       []byte // as given to execve; /dev/fd/N and the like for execveat
+	Interp     []byte // nil, or File is a script (or of binfmt_misc) that names this interpreter
+	Image      Path   // of the executable that runs: of a script, its interpreter
+	Args       []byte // arguments, each ended by a zero byte; the part from Offset on
+	Env        []byte // ExecEnv: the part of the environment from Offset on
+	Offset     uint32
 	ArgsLen    uint32 // bytes of all arguments; beyond 128 KiB they are not recorded (Truncated)
+	EnvLen     uint32 // bytes of the environment; beyond 64 KiB it is not recorded (Truncated)
 	Argc       uint32
-	Dev        uint64 // of the executable that runs (of a script: its interpreter), as in stat
+	Dev        uint64 // of the image, as in stat
 	Inode      uint64
+	Mode       uint16 // st_mode
 	GID        uint32 // real gid, host user namespace
 	PPID       uint32 // host
+	ParentTime uint64 // Start of the parent
 	NSPID      uint32 // the process in its own pid namespace
 }
+
+// Path is built from the kernel's objects, as the task itself would name it.
+type Path struct {
+	Text []byte // begins with "/" unless it is not Rooted or cut
+	Full uint32 // bytes of the whole path; more than len(Text) where its beginning is cut
+	// Rooted says that the walk reached the task's root. Pipes, memfds and what
+	// lies outside the root have a name only.
+	Rooted  bool
+	Deleted bool // the name is gone
+}
+
+// FileInfo is a file that was opened or mapped.
+type FileInfo struct {
+	Path    Path
+	Given   []byte // user; nil where the call has none
+	How     How
+	Object  bool // the mapping's own file; else it was looked up by descriptor when the call had ended
+	Dev     uint64
+	Inode   uint64
+	Mode    uint16    // st_mode
+	FMode   uint32    // f_mode of the kernel
+	Args    [6]uint64 // registers; for openat2 the third and fourth are its flags and mode (user)
+	Resolve uint64    // openat2, user
+	Slot    uint8     // names the File that a later Repeat of the same thread means; 255: none
+	Count   uint64    // Repeat: how often
+}
+
+// How a file was taken.
+type How uint8
+
+// What was done with a file.
+const (
+	Opened How = iota + 1
+	MappedExec
+	MappedWrite // shared and writable
+)
+
+// Bits of FileInfo.FMode (include/linux/fs.h).
+const (
+	FModeRead    = 1
+	FModeWrite   = 2
+	FModePath    = 0x4000
+	FModeCreated = 0x100000
+)
 
 // ForkInfo is the child.
 type ForkInfo struct {
@@ -146,14 +205,22 @@ type ExitInfo struct {
 	Stime   uint64
 	Runtime uint64 // ns on a CPU, by the scheduler
 	MaxRSS  uint64 // bytes
+
+	PPID       uint32 // host
+	ParentTime uint64 // Start of the parent
 }
 
-// CallInfo is a refused system call.
+// CallInfo is a system call.
 type CallInfo struct {
-	Args  [6]uint64 // registers
-	Path  []byte    // user; nil where the call has none
-	Path2 []byte    // user; the second path of rename, link and the like
-	Addr  []byte    // user; raw struct sockaddr
+	Args    [6]uint64 // registers; for openat2 the third and fourth are its flags and mode (user)
+	Path    []byte    // user; nil where the call has none
+	Path2   []byte    // user; the second path of rename, link and the like; the name of an attribute
+	Addr    []byte    // user; raw struct sockaddr
+	Dir     Path      // where a relative Path begins, when the call ended; or the file that the call names by descriptor
+	Dir2    Path      // where a relative Path2 begins
+	Dev     uint64    // of the file that the call names by descriptor
+	Inode   uint64
+	Resolve uint64 // openat2, user
 }
 
 // SocketInfo is what a hook judged.
@@ -181,6 +248,7 @@ func (ev *Event) decode(b []byte) error {
 		return fmt.Errorf("bpf: record of %d bytes", len(b))
 	}
 	*ev = Event{
+		paths: ev.paths[:0],
 		Type:  Type(b[0]),
 		Class: Class(b[1]),
 		Phase: Phase(b[2]),
@@ -212,37 +280,64 @@ var bodies = [...]struct {
 	size   int
 	decode func(*Event, []byte)
 }{
-	Exec:     {40, (*Event).decodeExec},
+	Exec:     {execSize, (*Event).decodeExec},
 	ExecArgs: {8, (*Event).decodeArgs},
-	ExecFail: {56, (*Event).decodeCall},
+	ExecEnv:  {8, (*Event).decodeEnv},
+	ExecFail: {callSize, (*Event).decodeCall},
 	Fork:     {24, (*Event).decodeFork},
-	Exit:     {40, (*Event).decodeExit},
-	Deny:     {56, (*Event).decodeCall},
+	Exit:     {48, (*Event).decodeExit},
+	Deny:     {callSize, (*Event).decodeCall},
+	Call:     {callSize, (*Event).decodeCall},
+	File:     {fileSize, (*Event).decodeFile},
+	FD:       {fileSize, (*Event).decodeFile},
+	Repeat:   {40, (*Event).decodeRepeat},
 	Listen:   {32, (*Event).decodeSocket},
 	Socket:   {32, (*Event).decodeSocket},
 	Unix:     {8, (*Event).decodeUnix},
 }
 
+// Sizes of the fixed parts of struct ev_exec, ev_call and ev_file after the header.
+const (
+	execSize = 72
+	callSize = 88
+	fileSize = 88
+)
+
+func device(dev uint32) uint64 { return unix.Mkdev(dev>>20, dev&0xfffff) }
+
 func (ev *Event) decodeExec(b []byte) {
-	dev := order.Uint32(b[8:])
-	ev.Exec = ExecInfo{
-		Inode:   order.Uint64(b),
-		Dev:     unix.Mkdev(dev>>20, dev&0xfffff),
-		GID:     order.Uint32(b[12:]),
-		PPID:    order.Uint32(b[16:]),
-		NSPID:   order.Uint32(b[20:]),
-		Argc:    order.Uint32(b[24:]),
-		ArgsLen: order.Uint32(b[28:]),
+	x := &ev.Exec
+	*x = ExecInfo{
+		Inode:      order.Uint64(b),
+		Dev:        device(order.Uint32(b[8:])),
+		GID:        order.Uint32(b[12:]),
+		Mode:       uint16(order.Uint32(b[16:])),
+		NSPID:      order.Uint32(b[20:]),
+		Argc:       order.Uint32(b[24:]),
+		ArgsLen:    order.Uint32(b[28:]),
+		EnvLen:     order.Uint32(b[32:]),
+		PPID:       order.Uint32(b[36:]),
+		ParentTime: order.Uint64(b[40:]),
 	}
-	file, chunk := order.Uint16(b[32:]), order.Uint16(b[34:])
-	ev.Exec.File, b = take(b[40:], int(file))
-	ev.Exec.File = text(ev.Exec.File)
-	ev.Exec.Args, _ = take(b, int(chunk))
+	full, state := order.Uint32(b[48:]), b[60]
+	var names []byte
+	rest := b[execSize:]
+	x.File, rest = take(rest, int(order.Uint16(b[52:])))
+	x.Interp, rest = take(rest, int(order.Uint16(b[54:])))
+	names, rest = take(rest, int(order.Uint16(b[56:])))
+	x.Args, _ = take(rest, int(order.Uint16(b[58:])))
+	x.File, x.Interp = text(x.File), text(x.Interp)
+	x.Image = ev.path(names, full, state)
 }
 
 func (ev *Event) decodeArgs(b []byte) {
-	ev.Exec.ArgsOffset = order.Uint32(b)
+	ev.Exec.Offset = order.Uint32(b)
 	ev.Exec.Args, _ = take(b[8:], int(order.Uint32(b[4:])))
+}
+
+func (ev *Event) decodeEnv(b []byte) {
+	ev.Exec.Offset = order.Uint32(b)
+	ev.Exec.Env, _ = take(b[8:], int(order.Uint32(b[4:])))
 }
 
 func (ev *Event) decodeFork(b []byte) {
@@ -261,6 +356,9 @@ func (ev *Event) decodeExit(b []byte) {
 		Runtime: order.Uint64(b[16:]),
 		MaxRSS:  order.Uint64(b[24:]) * uint64(os.Getpagesize()),
 		Status:  unix.WaitStatus(order.Uint32(b[32:])),
+
+		PPID:       order.Uint32(b[36:]),
+		ParentTime: order.Uint64(b[40:]),
 	}
 }
 
@@ -268,11 +366,76 @@ func (ev *Event) decodeCall(b []byte) {
 	for i := range ev.Call.Args {
 		ev.Call.Args[i] = order.Uint64(b[8*i:])
 	}
-	path, path2, addr := order.Uint16(b[48:]), order.Uint16(b[50:]), order.Uint16(b[52:])
-	ev.Call.Path, b = take(b[56:], int(path))
-	ev.Call.Path2, b = take(b, int(path2))
-	ev.Call.Addr, _ = take(b, int(addr))
-	ev.Call.Path, ev.Call.Path2 = text(ev.Call.Path), text(ev.Call.Path2)
+	c := &ev.Call
+	c.Inode, c.Resolve = order.Uint64(b[48:]), order.Uint64(b[56:])
+	if c.Inode != 0 {
+		c.Dev = device(order.Uint32(b[64:]))
+	}
+	full, full2 := order.Uint32(b[68:]), order.Uint32(b[72:])
+	var dir, dir2 []byte
+	rest := b[callSize:]
+	for i, part := range []*[]byte{&c.Path, &c.Path2, &c.Addr, &dir, &dir2} {
+		*part, rest = take(rest, int(order.Uint16(b[76+2*i:])))
+	}
+	c.Path, c.Path2 = text(c.Path), text(c.Path2)
+	c.Dir, c.Dir2 = ev.path(dir, full, b[86]), ev.path(dir2, full2, b[87])
+}
+
+// decodeInfo reads struct file_info.
+func (ev *Event) decodeInfo(b []byte) (full uint32, state byte) {
+	ev.File = FileInfo{
+		Inode: order.Uint64(b),
+		Dev:   device(order.Uint32(b[8:])),
+		FMode: order.Uint32(b[12:]),
+		Mode:  order.Uint16(b[16:]),
+		How:   How(b[19]),
+		Slot:  noSlot,
+	}
+	return order.Uint32(b[20:]), b[18]
+}
+
+const noSlot = 255 // NO_SLOT of c/abi.h
+
+func (ev *Event) decodeFile(b []byte) {
+	full, state := ev.decodeInfo(b)
+	f := &ev.File
+	for i := range f.Args {
+		f.Args[i] = order.Uint64(b[24+8*i:])
+	}
+	f.Resolve = order.Uint64(b[72:])
+	f.Slot, f.Object = b[84], b[85] == 1
+	names, rest := take(b[fileSize:], int(order.Uint16(b[80:])))
+	f.Given, _ = take(rest, int(order.Uint16(b[82:])))
+	f.Given = text(f.Given)
+	f.Path = ev.path(names, full, state)
+}
+
+func (ev *Event) decodeRepeat(b []byte) {
+	ev.decodeInfo(b)
+	ev.File.Count, ev.File.Slot = order.Uint64(b[24:]), b[32]
+}
+
+// path puts names that lead upwards, each ended by a zero byte, into the order of a path.
+func (ev *Event) path(names []byte, full uint32, state byte) Path {
+	const rooted, deleted = 1, 2 // enum path_state of c/abi.h
+	p := Path{Full: full, Rooted: state&rooted != 0, Deleted: state&deleted != 0}
+	if len(names) == 0 && !p.Rooted {
+		return p
+	}
+	from := len(ev.paths)
+	if len(names) == 0 {
+		ev.paths = append(ev.paths, '/')
+	}
+	for end := len(names); end > 0; {
+		start := bytes.LastIndexByte(names[:end-1], 0) + 1
+		if p.Rooted && int(full) <= len(names) || len(ev.paths) > from {
+			ev.paths = append(ev.paths, '/')
+		}
+		ev.paths = append(ev.paths, names[start:end-1]...)
+		end = start
+	}
+	p.Text = ev.paths[from:len(ev.paths):len(ev.paths)]
+	return p
 }
 
 func (ev *Event) decodeSocket(b []byte) {

@@ -37,9 +37,17 @@ func TestLayouts(t *testing.T) {
 		kind Type
 		want map[string]uint32 // offsets from the header on
 	}{
-		{sensor, "ev_exec", Exec, map[string]uint32{"inode": 0, "dev": 8, "gid": 12, "ppid": 16, "ns_pid": 20, "argc": 24, "args_len": 28, "file_len": 32, "chunk_len": 34, "data": 40}},
+		{sensor, "ev_exec", Exec, map[string]uint32{
+			"inode": 0, "dev": 8, "gid": 12, "mode": 16, "ns_pid": 20, "argc": 24, "args_len": 28, "env_len": 32, "parent_tgid": 36, "parent_start": 40,
+			"path_full": 48, "file_len": 52, "interp_len": 54, "path_len": 56, "chunk_len": 58, "state": 60, "data": execSize,
+		}},
 		{sensor, "ev_args", ExecArgs, map[string]uint32{"offset": 0, "len": 4, "data": 8}},
-		{sensor, "ev_call", Deny, map[string]uint32{"args": 0, "path_len": 48, "path2_len": 50, "addr_len": 52, "data": 56}},
+		{sensor, "ev_call", Deny, map[string]uint32{
+			"args": 0, "inode": 48, "resolve": 56, "dev": 64, "dir_full": 68, "dir2_full": 72, "path_len": 76, "path2_len": 78, "addr_len": 80,
+			"dir_len": 82, "dir2_len": 84, "dir_state": 86, "dir2_state": 87, "data": callSize,
+		}},
+		{sensor, "file_info", 0, map[string]uint32{"inode": 0, "dev": 8, "fmode": 12, "mode": 16, "state": 18, "how": 19, "path_full": 20}},
+		{sensor, "ev_file", File, map[string]uint32{"file": 0, "args": 24, "resolve": 72, "path_len": 80, "given_len": 82, "slot": 84, "source": 85, "data": fileSize}},
 		{sensor, "header", 0, map[string]uint32{"type": 0, "class": 1, "phase": 2, "flags": 3, "cpu": 4, "run": 8, "seq": 16, "time": 24, "start": 32, "tgid": 40, "tid": 44, "ret": 48, "nr": 56, "uid": 60}},
 		{egress, "run", 0, map[string]uint32{"slot": 0, "flags": 4, "watermark": 8, "brake": 12, "room": 16, "init_tgid": 28, "started": 32}},
 	} {
@@ -113,20 +121,23 @@ func record(kind Type, body ...[]byte) []byte {
 }
 
 func TestDecode(t *testing.T) {
-	call := make([]byte, 56)
+	call := make([]byte, callSize)
 	order.PutUint64(call[8:], 4711)
-	order.PutUint16(call[48:], 5)
-	order.PutUint16(call[50:], 3)
-	order.PutUint16(call[52:], 2)
+	order.PutUint16(call[76:], 5)
+	order.PutUint16(call[78:], 3)
+	order.PutUint16(call[80:], 2)
+	order.PutUint16(call[82:], 12)
+	order.PutUint32(call[68:], 12)
+	call[86] = 1
 	sock := make([]byte, 32)
 	sock[0], sock[1] = byte(HookConnect), 1
 	order.PutUint16(sock[2:], unix.AF_INET)
 	order.PutUint16(sock[8:], 443)
 	copy(sock[16:], []byte{192, 0, 2, 1})
-	exec := make([]byte, 40)
+	exec := make([]byte, execSize)
 	order.PutUint32(exec[8:], 8<<20|1)
-	order.PutUint16(exec[32:], 8)
-	order.PutUint16(exec[34:], 4)
+	order.PutUint16(exec[52:], 8)
+	order.PutUint16(exec[58:], 4)
 	for name, test := range map[string]struct {
 		record []byte
 		check  func(ev *Event) bool
@@ -136,8 +147,8 @@ func TestDecode(t *testing.T) {
 				ev.Seq == 5 && ev.Time == 1e9 && ev.Start == 9e8 && ev.TGID == 100 && ev.TID == 101 && ev.Ret == -13 &&
 				ev.NR == 257 && ev.UID == 1000
 		}},
-		"call": {record(Deny, call, []byte("/etc\x00/x\x00\x02\x00")), func(ev *Event) bool {
-			return ev.Call.Args[1] == 4711 && string(ev.Call.Path) == "/etc" && string(ev.Call.Path2) == "/x" && string(ev.Call.Addr) == "\x02\x00"
+		"call": {record(Deny, call, []byte("/etc\x00/x\x00\x02\x00dir\x00home\x00ws\x00")), func(ev *Event) bool {
+			return string(ev.Call.Dir.Text) == "/ws/home/dir" && ev.Call.Dir.Rooted && ev.Call.Args[1] == 4711 && string(ev.Call.Path) == "/etc" && string(ev.Call.Path2) == "/x" && string(ev.Call.Addr) == "\x02\x00"
 		}},
 		"call cut": {record(Deny, call, []byte("/e")), func(ev *Event) bool { return string(ev.Call.Path) == "/e" && ev.Call.Path2 == nil }},
 		"socket": {record(Socket, sock), func(ev *Event) bool {
@@ -154,13 +165,39 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// Names lead upwards in a record; a path that is cut lacks its beginning.
+func TestPaths(t *testing.T) {
+	for _, test := range []struct {
+		names string
+		full  uint32
+		state byte
+		want  string
+	}{
+		{"", 0, 1, "/"},
+		{"", 0, 0, ""},
+		{"c\x00bb\x00a\x00", 7, 1, "/a/bb/c"},
+		{"c\x00bb\x00a\x00", 9000, 1, "a/bb/c"},
+		{"memfd:x\x00", 8, 0, "memfd:x"},
+		{"b\x00a\x00", 4, 2, "a/b"},
+		{"\n/\x00", 3, 1, "/\n/"},
+		{"no end", 6, 1, "/no en"},
+	} {
+		var ev Event
+		ev.paths = append(ev.paths, "before"...)
+		p := ev.path([]byte(test.names), test.full, test.state)
+		if string(p.Text) != test.want || p.Rooted != (test.state&1 != 0) || p.Deleted != (test.state&2 != 0) {
+			t.Errorf("%q %d: %+v %q, want %q", test.names, test.full, p, p.Text, test.want)
+		}
+	}
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"nothing":       nil,
 		"half a header": make([]byte, headerSize-1),
 		"no type":       make([]byte, headerSize+100),
 		"unknown type":  record(200, make([]byte, 100)),
-		"cut body":      record(Exit, make([]byte, 39)),
+		"cut body":      record(Exit, make([]byte, 47)),
 	} {
 		var ev Event
 		if err := ev.decode(b); err == nil {
@@ -184,8 +221,14 @@ func FuzzDecode(f *testing.F) {
 		if err := other.decode(again); err != nil || describe(&ev) != describe(&other) {
 			t.Errorf("decoded differently: %v", err)
 		}
+		// Kernel paths are put together anew, from what the record holds.
+		for _, s := range [][]byte{ev.Exec.Image.Text, ev.Call.Dir.Text, ev.Call.Dir2.Text, ev.File.Path.Text} {
+			if len(s) > len(b)+1 {
+				t.Errorf("path of %d in a record of %d", len(s), len(b))
+			}
+		}
 		// What is handed out lies within the record and cannot grow into what follows.
-		for _, s := range [][]byte{ev.Exec.File, ev.Exec.Args, ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Socket.Text} {
+		for _, s := range [][]byte{ev.Exec.File, ev.Exec.Interp, ev.Exec.Args, ev.Exec.Env, ev.File.Given, ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Socket.Text} {
 			if len(s) > len(b)-headerSize || cap(s) > len(s)+1 {
 				t.Errorf("slice of %d (%d) in a record of %d", len(s), cap(s), len(b))
 			}

@@ -190,7 +190,10 @@ func (r *recorder) keep(ev *Event) error {
 
 func clone(ev *Event) Event {
 	c := *ev
-	for _, b := range []*[]byte{&c.Exec.File, &c.Exec.Args, &c.Call.Path, &c.Call.Path2, &c.Call.Addr, &c.Socket.Text} {
+	for _, b := range []*[]byte{
+		&c.Exec.File, &c.Exec.Args, &c.Exec.Env, &c.Exec.Interp, &c.Exec.Image.Text, &c.Call.Path, &c.Call.Path2, &c.Call.Addr,
+		&c.Call.Dir.Text, &c.Call.Dir2.Text, &c.File.Path.Text, &c.File.Given, &c.Socket.Text,
+	} {
 		*b = append([]byte(nil), *b...)
 	}
 	return c
@@ -256,13 +259,15 @@ func describe(ev *Event) string {
 		ev.Time/1e9, ev.Time%1e9, ev.Type, ev.Class, ev.Phase, ev.Flags, ev.TGID, ev.TID, ev.NR, ev.Ret)
 	switch ev.Type {
 	case Exec, ExecArgs:
-		fmt.Fprintf(&b, " exec %q argc=%d len=%d off=%d args=%.100q dev=%x ino=%d ppid=%d nspid=%d", ev.Exec.File, ev.Exec.Argc, ev.Exec.ArgsLen, ev.Exec.ArgsOffset, ev.Exec.Args, ev.Exec.Dev, ev.Exec.Inode, ev.Exec.PPID, ev.Exec.NSPID)
+		fmt.Fprintf(&b, " exec %q is %q argc=%d len=%d off=%d args=%.100q dev=%x ino=%d ppid=%d nspid=%d", ev.Exec.File, ev.Exec.Image.Text, ev.Exec.Argc, ev.Exec.ArgsLen, ev.Exec.Offset, ev.Exec.Args, ev.Exec.Dev, ev.Exec.Inode, ev.Exec.PPID, ev.Exec.NSPID)
 	case Fork:
 		fmt.Fprintf(&b, " fork %+v", ev.Fork)
 	case Exit:
 		fmt.Fprintf(&b, " exit %+v", ev.Exit)
-	case Deny, ExecFail:
-		fmt.Fprintf(&b, " call path=%q path2=%q addr=%x args=%x", ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Call.Args)
+	case Deny, ExecFail, Call:
+		fmt.Fprintf(&b, " call path=%q path2=%q addr=%x args=%x dir=%q dir2=%q ino=%d", ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Call.Args, ev.Call.Dir.Text, ev.Call.Dir2.Text, ev.Call.Inode)
+	case File, Repeat, FD:
+		fmt.Fprintf(&b, " file path=%q given=%q %+v", ev.File.Path.Text, ev.File.Given, ev.File)
 	default:
 		fmt.Fprintf(&b, " socket %+v", ev.Socket)
 	}

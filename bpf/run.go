@@ -34,6 +34,8 @@ type RunConfig struct {
 	DenyListen bool
 	// Egress says that the run may reach more than loopback: see [Run.Allow].
 	Egress bool
+	// ChangesOnly leaves out files that are opened only to be read.
+	ChangesOnly bool
 }
 
 // Run is a live run: bound, and observed from before its first process was born.
@@ -137,6 +139,9 @@ func (r *Run) start(cfg RunConfig) error {
 	if cfg.Egress {
 		value.Flags |= runEgress
 	}
+	if cfg.ChangesOnly {
+		value.Flags |= runChanges
+	}
 	if err := p.runs.Update(r.id, value, ebpf.UpdateNoExist); err != nil {
 		return err
 	}
@@ -148,6 +153,7 @@ func (r *Run) start(cfg RunConfig) error {
 const (
 	runDenyListen = 1
 	runEgress     = 2
+	runChanges    = 4
 )
 
 // discardOld empties the ring of what an earlier run left.

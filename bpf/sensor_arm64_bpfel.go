@@ -21,9 +21,12 @@ const (
 	sensorMapCallScratch   = "call_scratch"
 	sensorMapCounts        = "counts"
 	sensorMapExecScratch   = "exec_scratch"
+	sensorMapFileScratch   = "file_scratch"
 	sensorMapRings         = "rings"
 	sensorMapRuns          = "runs"
+	sensorMapSeenFiles     = "seen_files"
 	sensorMapToldTasks     = "told_tasks"
+	sensorMapWalkScratch   = "walk_scratch"
 	sensorProgProcessExec  = "process_exec"
 	sensorProgProcessExec2 = "process_exec2"
 	sensorProgProcessExit  = "process_exit"
@@ -97,9 +100,12 @@ type sensorMapSpecs struct {
 	CallScratch *ebpf.MapSpec `ebpf:"call_scratch"`
 	Counts      *ebpf.MapSpec `ebpf:"counts"`
 	ExecScratch *ebpf.MapSpec `ebpf:"exec_scratch"`
+	FileScratch *ebpf.MapSpec `ebpf:"file_scratch"`
 	Rings       *ebpf.MapSpec `ebpf:"rings"`
 	Runs        *ebpf.MapSpec `ebpf:"runs"`
+	SeenFiles   *ebpf.MapSpec `ebpf:"seen_files"`
 	ToldTasks   *ebpf.MapSpec `ebpf:"told_tasks"`
+	WalkScratch *ebpf.MapSpec `ebpf:"walk_scratch"`
 }
 
 // sensorVariableSpecs contains global variables before they are loaded into the kernel.
@@ -137,9 +143,12 @@ type sensorMaps struct {
 	CallScratch *ebpf.Map `ebpf:"call_scratch"`
 	Counts      *ebpf.Map `ebpf:"counts"`
 	ExecScratch *ebpf.Map `ebpf:"exec_scratch"`
+	FileScratch *ebpf.Map `ebpf:"file_scratch"`
 	Rings       *ebpf.Map `ebpf:"rings"`
 	Runs        *ebpf.Map `ebpf:"runs"`
+	SeenFiles   *ebpf.Map `ebpf:"seen_files"`
 	ToldTasks   *ebpf.Map `ebpf:"told_tasks"`
+	WalkScratch *ebpf.Map `ebpf:"walk_scratch"`
 }
 
 func (m *sensorMaps) Close() error {
@@ -149,9 +158,12 @@ func (m *sensorMaps) Close() error {
 		m.CallScratch,
 		m.Counts,
 		m.ExecScratch,
+		m.FileScratch,
 		m.Rings,
 		m.Runs,
+		m.SeenFiles,
 		m.ToldTasks,
+		m.WalkScratch,
 	)
 }
 

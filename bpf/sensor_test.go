@@ -107,8 +107,8 @@ func checkExec(t *testing.T, events []Event, lengths []string) {
 	}
 	got := slices.Clone(ev.Exec.Args)
 	for _, more := range ofType(events, ExecArgs) {
-		if more.TGID != ev.TGID || int(more.Exec.ArgsOffset) != len(got) {
-			t.Fatalf("part at %d, want %d", more.Exec.ArgsOffset, len(got))
+		if more.TGID != ev.TGID || int(more.Exec.Offset) != len(got) {
+			t.Fatalf("part at %d, want %d", more.Exec.Offset, len(got))
 		}
 		got = append(got, more.Exec.Args...)
 	}

@@ -285,7 +285,8 @@ var objects = sync.OnceValue(func() [sha256.Size]byte {
 		h.Write(binary.LittleEndian.AppendUint32(nil, crc32.Checksum(b, table)))
 	}
 	for _, call := range callTable() {
-		h.Write([]byte{call.Path, call.Path2, call.Addr, call.Flags, call.File, call.Extent})
+		h.Write([]byte{call.Path, call.Path2, call.Dir, call.Dir2, call.Addr, call.File, call.Extent, call.Act})
+		h.Write(order.AppendUint16(nil, call.Flags))
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 })

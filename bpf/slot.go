@@ -41,6 +41,7 @@ type counterValue struct {
 	Dropped     [eventTypes]uint64
 	Waits       uint64
 	WaitTime    uint64 // ns
+	LostRepeats uint64
 	TxPackets   uint64
 	TxBytes     uint64
 	RxPackets   uint64

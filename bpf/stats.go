@@ -14,6 +14,7 @@ type Stats struct {
 	TxRefused   uint64            // packets to another destination than loopback
 	Classes     [classes]Delivery // by Class
 	Dropped     []TypeCount       // lost for want of room, by type; the sum is that of Classes
+	LostRepeats uint64            // acts that were lost with a Repeat, besides one each
 	Waits       uint64            // how often a task waited for the reader
 	WaitTime    time.Duration     // of all tasks
 	Numbered    []uint64          // events by CPU, kept or lost: the last sequence number is one less
@@ -111,6 +112,7 @@ func (c *counterValue) add(o *counterValue, sign uint64) {
 	}
 	c.Waits += sign * o.Waits
 	c.WaitTime += sign * o.WaitTime
+	c.LostRepeats += sign * o.LostRepeats
 	c.TxPackets += sign * o.TxPackets
 	c.TxBytes += sign * o.TxBytes
 	c.RxPackets += sign * o.RxPackets
@@ -134,6 +136,7 @@ func (c *counterValue) stats() Stats {
 		TxRefused:   c.TxRefused,
 		Waits:       c.Waits,
 		WaitTime:    time.Duration(c.WaitTime),
+		LostRepeats: c.LostRepeats,
 	}
 	for t, n := range c.Dropped {
 		if n > 0 {

@@ -12,7 +12,11 @@
 #define CALLS 512      /* syscall numbers counted one by one; the last also takes what is above */
 #define PATH_CAP 4097  /* PATH_MAX and one byte more, to tell a full path from a cut one */
 #define ADDR_CAP 128   /* sizeof(struct sockaddr_storage) */
+#define WALK_MAX 4096  /* a path from the kernel's objects; one that is longer lacks its beginning */
 #define ARGS_CHUNK 8192
+#define FILE_CAP 4096
+#define ENV_CHUNKS 8   /* and the environment up to 64 KiB */
+#define ENV_MAX (ARGS_CHUNK * ENV_CHUNKS)
 #define ARGS_CHUNKS 16 /* argv is recorded up to 128 KiB */
 
 enum event_type {
@@ -25,6 +29,11 @@ enum event_type {
 	EV_LISTEN,
 	EV_SOCKET,
 	EV_UNIX,
+	EV_FILE,   /* a file was opened or mapped */
+	EV_REPEAT, /* the same thread did so again: a count */
+	EV_CALL,   /* a call that changes files succeeded, or one on files failed for another reason than a refusal */
+	EV_FD,     /* a descriptor that the command was started with */
+	EV_EXEC_ENV,
 	EVENT_TYPES = 32, /* room for more */
 };
 
@@ -63,6 +72,7 @@ enum hook {
 enum run_flags {
 	RUN_DENY_LISTEN = 1,
 	RUN_EGRESS = 2, /* the map of rules has something for the run */
+	RUN_CHANGES = 4, /* files that are only read are not recorded */
 };
 
 /* One live run, keyed by the id of its leaf cgroup. */
@@ -90,6 +100,7 @@ struct counters {
 	struct class_count class[CLASSES];
 	u64 dropped[EVENT_TYPES];
 	u64 waits, wait_ns; /* of tasks for the reader */
+	u64 lost_repeats;   /* acts that lost EV_REPEATs stood for, besides one each */
 	u64 tx_packets, tx_bytes, rx_packets, rx_bytes, tx_refused;
 	u64 thread_exits;
 	u64 file_bytes; /* written to regular files, and room taken by truncate and fallocate */
@@ -100,10 +111,22 @@ struct counters {
 struct call_info {
 	u8 path;  /* 1 + index of the argument that is a path; 0 none */
 	u8 path2; /* the second path of rename, link and the like */
+	u8 dir;   /* 1 + index of the directory that path is relative to; 0: the current one */
+	u8 dir2;  /* of path2 */
 	u8 addr;  /* 1 + index of the sockaddr (or msghdr) argument */
-	u8 flags; /* enum call_flags */
-	u8 file;  /* 1 + index of the descriptor that is written to */
+	u8 file;  /* 1 + index of the descriptor of the file itself */
 	u8 extent; /* 1 + index of the argument that says how far a file may reach */
+	u8 act;   /* enum act */
+	u16 flags; /* enum call_flags */
+	u16 pad;
+};
+
+/* What success of a call means for the record. */
+enum act {
+	ACT_OPEN = 1, /* the result is a descriptor of the file */
+	ACT_CHANGE,
+	ACT_MMAP,
+	ACT_MPROTECT,
 };
 
 enum call_flags {
@@ -114,6 +137,9 @@ enum call_flags {
 	CALL_LISTEN = 16, /* success is a listen event */
 	CALL_WRITES = 64, /* file or extent is set */
 	CALL_QUIET = 32,  /* EPERM means something else than a refusal: counted only */
+	CALL_TEXT = 128,  /* path names no file: the target of a symbolic link */
+	CALL_TEXT2 = 256, /* nor does path2: an attribute */
+	CALL_OPEN2 = 512, /* the flags are in a struct open_how */
 };
 
 struct header {
@@ -134,14 +160,21 @@ struct ev_exec {
 	u64 inode;
 	u32 dev;     /* kernel encoding: major << 20 | minor */
 	u32 gid;
-	u32 ppid;
+	u32 mode;
 	u32 ns_pid;
 	u32 argc;
 	u32 args_len; /* whole length of the argument area */
-	u16 file_len;
+	u32 env_len;  /* whole length of the environment */
+	u32 parent_tgid;
+	u64 parent_start;
+	u32 path_full;
+	u16 file_len; /* as it was given to execve */
+	u16 interp_len;
+	u16 path_len; /* names of the executable's path, upwards */
 	u16 chunk_len;
-	u32 pad;
-	char data[4096 + ARGS_CHUNK]; /* file name, then the first chunk of arguments */
+	u8 state;     /* enum path_state */
+	u8 pad[11];
+	char data[2 * FILE_CAP + WALK_MAX + ARGS_CHUNK]; /* in this order; chunk is of the arguments */
 };
 
 struct ev_args {
@@ -165,14 +198,72 @@ struct ev_exit {
 	u64 runtime;      /* ns on a CPU, by the scheduler */
 	u64 maxrss;       /* pages */
 	u32 status;       /* as wait(2) gives it */
-	u32 pad;
+	u32 parent_tgid;
+	u64 parent_start;
 };
 
 struct ev_call {
 	struct header h;
 	u64 args[6];
-	u16 path_len, path2_len, addr_len, pad;
-	char data[2 * PATH_CAP + ADDR_CAP + 6];
+	u64 inode;        /* of the descriptor in call_info.file */
+	u64 resolve;      /* openat2 */
+	u32 dev;
+	u32 dir_full;     /* as file_info.path_full, for dir and dir2 */
+	u32 dir2_full;
+	u16 path_len, path2_len, addr_len;
+	u16 dir_len, dir2_len; /* names, upwards: what a relative path begins from, or the file itself */
+	u8 dir_state, dir2_state; /* enum path_state */
+	char data[2 * PATH_CAP + ADDR_CAP + 2 * WALK_MAX + 6];
+};
+
+enum path_state {
+	PATH_ROOTED = 1,  /* the walk reached the task's root */
+	PATH_DELETED = 2, /* the name is gone */
+};
+
+enum file_how {
+	HOW_OPEN = 1,
+	HOW_MAP_EXEC,
+	HOW_MAP_WRITE,
+};
+
+/* What a struct file refers to. */
+struct file_info {
+	u64 inode;
+	u32 dev;
+	u32 fmode;     /* f_mode of the kernel: see FMODE_* in file.h */
+	u16 mode;      /* i_mode: type and permissions */
+	u8 state;      /* enum path_state */
+	u8 how;        /* enum file_how */
+	u32 path_full; /* bytes of all names, also of those that were cut */
+};
+
+struct ev_file {
+	struct header h; /* ret: the descriptor, or the address of a mapping */
+	struct file_info file;
+	u64 args[6];   /* of the call; openat2: flags and mode of its struct in the third and fourth */
+	u64 resolve;   /* openat2 */
+	u16 path_len;  /* names, upwards */
+	u16 given_len; /* then the path as the caller's memory has it */
+	u8 slot;       /* where the thread remembers it, for EV_REPEAT; NO_SLOT: not at all */
+	u8 source;     /* enum file_source */
+	u8 pad[2];
+	char data[WALK_MAX + PATH_CAP + 7];
+};
+
+#define NO_SLOT 255
+
+enum file_source {
+	SOURCE_FD = 0,     /* looked up by descriptor when the call had ended */
+	SOURCE_OBJECT = 1, /* the mapping's own file */
+};
+
+struct ev_repeat {
+	struct header h;
+	struct file_info file;
+	u64 count;
+	u8 slot;
+	u8 pad[7];
 };
 
 struct ev_sock {
@@ -194,7 +285,12 @@ struct ev_unix {
 
 _Static_assert(sizeof(struct header) == 64, "header");
 _Static_assert(sizeof(struct ev_fork) == 88, "fork");
-_Static_assert(sizeof(struct ev_exit) == 104, "exit");
+_Static_assert(sizeof(struct ev_exit) == 112, "exit");
 _Static_assert(sizeof(struct ev_sock) == 96, "sock");
+_Static_assert(sizeof(struct ev_exec) - sizeof(((struct ev_exec *)0)->data) == 136, "exec");
+_Static_assert(sizeof(struct ev_call) - sizeof(((struct ev_call *)0)->data) == 152, "call");
+_Static_assert(sizeof(struct ev_file) - sizeof(((struct ev_file *)0)->data) == 152, "file");
+_Static_assert(sizeof(struct file_info) == 24, "file_info");
+_Static_assert(sizeof(struct ev_repeat) == 104, "repeat");
 
 #endif

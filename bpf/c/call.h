@@ -9,6 +9,7 @@
 #ifndef AGENTGUARD_CALL_H
 #define AGENTGUARD_CALL_H
 
+#include "file.h"
 #include "net.h"
 
 #define EPERM 1
@@ -16,9 +17,7 @@
 #define EROFS 30
 #define ENOSYS 38
 #define MAX_ERRNO 4095
-#define S_IFMT 0170000
-#define S_IFSOCK 0140000
-#define S_IFREG 0100000
+#define AT_FDCWD -100
 
 const volatile struct call_info calls[CALLS];
 
@@ -77,7 +76,7 @@ INLINE bool8 is_compat(void)
 }
 #endif
 
-INLINE bool8 is_denial(s64 ret, u8 flags)
+INLINE bool8 is_denial(s64 ret, u16 flags)
 {
 	if (flags & CALL_QUIET)
 		return 0;
@@ -86,7 +85,7 @@ INLINE bool8 is_denial(s64 ret, u8 flags)
 	return ret == -EPERM || ret == -EACCES || ret == -EROFS;
 }
 
-INLINE void count_call(struct counters *counts, u32 index, s64 ret, u8 flags)
+INLINE void count_call(struct counters *counts, u32 index, s64 ret, u16 flags)
 {
 	struct call_count *c = &counts->call[index & (CALLS - 1)];
 
@@ -142,44 +141,112 @@ INLINE u32 read_address(struct ev_call *ev, u32 off, const volatile struct call_
 	return len;
 }
 
-/* report_call writes the record of a refused call, or of an execve that failed. */
-INLINE void report_call(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 type)
-{
-	const volatile struct call_info *info = &calls[nr & (CALLS - 1)];
-	u32 zero = 0, len = 0;
-	struct ev_call *ev = map_lookup(&call_scratch, &zero);
+struct open_how {
+	u64 flags, mode, resolve;
+};
 
-	if (!ev)
-		return;
-	fill_current(&ev->h, m, type, CLASS_VERDICT);
-	ev->h.nr = nr;
-	ev->h.ret = ret;
-	call_args(regs, ev->args);
-	ev->path_len = ev->path2_len = ev->addr_len = ev->pad = 0;
-	if (is_compat() || (u32)nr >= CALLS) {
-		ev->h.flags |= F_COMPAT; /* the table is not for these numbers */
-	} else {
-		if (info->path)
-			len += ev->path_len = read_path(ev, len, arg(ev, info->path));
-		if (info->path2)
-			len += ev->path2_len = read_path(ev, len, arg(ev, info->path2));
-		if (info->addr)
-			len += ev->addr_len = read_address(ev, len, info);
-	}
-	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len, sizeof(ev->data)));
+/* read_how puts the flags and mode of openat2 where openat has them. */
+INLINE u64 read_how(u64 *args, u8 *flags)
+{
+	struct open_how how = {};
+
+	if (read_user(&how, sizeof(how), (void *)args[2]))
+		*flags |= F_UNREADABLE;
+	args[2] = how.flags;
+	args[3] = how.mode;
+	return how.resolve;
 }
 
-/* open_file is what a descriptor of the current task refers to now, or NULL. */
-INLINE struct file *open_file(u32 fd)
+/* start_of finds the directory that a path of the call begins from; false for an absolute path. */
+INLINE bool8 start_of(struct path *at, const struct ev_call *ev, u32 path, u8 dir)
 {
-	struct task_struct *task = (void *)current_task();
-	struct files_struct *files = READ(task, files);
-	struct fdtable *table = READ(files, fdt);
-	struct file *file = NULL;
+	s32 fd = dir ? (s32)arg(ev, dir) : AT_FDCWD;
+	struct file *file;
+	char first = 0;
 
-	if (fd < READ(table, max_fds))
-		read_kernel(&file, sizeof(file), READ(table, fd) + fd);
-	return file;
+	read_kernel(&first, 1, ev->data + at_most(path, 2 * PATH_CAP));
+	if (first == '/')
+		return 0;
+	if (fd == AT_FDCWD) {
+		struct fs_struct *fs = READ((struct task_struct *)current_task(), fs);
+
+		*at = READ(fs, pwd);
+		return 1;
+	}
+	file = open_file(fd);
+	*at = READ(file, f_path);
+	return file != NULL;
+}
+
+/* own_file finds the file that the call names by descriptor. */
+INLINE bool8 own_file(struct path *at, struct ev_call *ev, u8 fd)
+{
+	struct file *file = open_file(arg(ev, fd));
+	struct file_info info;
+
+	if (!file)
+		return 0;
+	describe(&info, file, 0);
+	ev->inode = info.inode;
+	ev->dev = info.dev;
+	*at = READ(file, f_path);
+	return 1;
+}
+
+/* add_dirs appends the paths that those of the call begin from, or the path of its own file. */
+INLINE u32 add_dirs(struct ev_call *ev, u32 off, const volatile struct call_info *info)
+{
+	struct path at = {};
+
+	if (info->file ? own_file(&at, ev, info->file) :
+			 ev->path_len && !(info->flags & CALL_TEXT) && start_of(&at, ev, 0, info->dir)) {
+		ev->dir_len = append_walk(ev->data + at_most(off, 2 * PATH_CAP + ADDR_CAP), at, LANE_CALL, &ev->dir_full, &ev->dir_state);
+		off += ev->dir_len;
+	}
+	if (ev->path2_len && !(info->flags & CALL_TEXT2) && start_of(&at, ev, ev->path_len, info->dir2)) {
+		ev->dir2_len = append_walk(ev->data + at_most(off, 2 * PATH_CAP + ADDR_CAP + WALK_MAX), at, LANE_CALL, &ev->dir2_full, &ev->dir2_state);
+	}
+	return ev->dir_len + ev->dir2_len;
+}
+
+INLINE u32 add_arguments(struct ev_call *ev, const volatile struct call_info *info)
+{
+	u32 len = 0;
+
+	if (info->flags & CALL_OPEN2)
+		ev->resolve = read_how(ev->args, &ev->h.flags);
+	if (info->path)
+		len += ev->path_len = read_path(ev, len, arg(ev, info->path));
+	if (info->path2)
+		len += ev->path2_len = read_path(ev, len, arg(ev, info->path2));
+	if (info->addr)
+		len += ev->addr_len = read_address(ev, len, info);
+	return len + add_dirs(ev, len, info);
+}
+
+/* report_call writes the record of a call with its arguments. */
+SEPARATE int report_call(u64 run, s64 ret, s32 nr, u32 type)
+{
+	u32 zero = 0, len = 0;
+	struct ev_call *ev = map_lookup(&call_scratch, &zero);
+	struct member m;
+
+	if (!ev || !find(&m, run))
+		return 0;
+	fill_current(&ev->h, &m, type, type == EV_CALL ? CLASS_BULK : CLASS_VERDICT);
+	ev->h.nr = nr;
+	ev->h.ret = ret;
+	call_args((struct pt_regs *)task_registers(current_task_btf()), ev->args);
+	ev->inode = ev->resolve = 0;
+	ev->dev = ev->dir_full = ev->dir2_full = 0;
+	ev->path_len = ev->path2_len = ev->addr_len = ev->dir_len = ev->dir2_len = 0;
+	ev->dir_state = ev->dir2_state = 0;
+	if (is_compat() || (u32)nr >= CALLS)
+		ev->h.flags |= F_COMPAT; /* the table is not for these numbers */
+	else
+		len = add_arguments(ev, &calls[nr & (CALLS - 1)]);
+	emit(&m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len, sizeof(ev->data)));
+	return 0;
 }
 
 /*
@@ -187,13 +254,11 @@ INLINE struct file *open_file(u32 fd)
  * another thread has closed meanwhile counts as one; so does all that
  * truncate and fallocate reach for, since memory mappings can fill it unseen.
  */
-INLINE void count_file(const struct member *m, struct pt_regs *regs, s64 ret, const volatile struct call_info *info)
+INLINE void count_file(const struct member *m, const u64 *args, s64 ret, const volatile struct call_info *info)
 {
 	struct inode *inode;
 	struct file *file;
-	u64 args[6];
 
-	call_args(regs, args);
 	if (info->file) {
 		file = open_file(info->file == 3 ? args[2] : args[0]);
 		inode = READ(file, f_inode);
@@ -211,23 +276,22 @@ INLINE void count_file(const struct member *m, struct pt_regs *regs, s64 ret, co
  * nor the port that it binds by itself. The descriptor is looked up again, so
  * another thread may have replaced it (fd-exit).
  */
-INLINE void report_listen(const struct member *m, struct pt_regs *regs, s32 nr)
+SEPARATE int report_listen(u64 run, u32 fd, s32 nr)
 {
 	struct ev_sock ev = {};
 	struct file *file;
 	struct inode *inode;
 	struct socket *socket;
 	struct sock *sk;
-	u64 args[6];
+	struct member m;
 
-	call_args(regs, args);
-	file = open_file(args[0]);
+	file = open_file(fd);
 	inode = READ(file, f_inode);
-	if ((READ(inode, i_mode) & S_IFMT) != S_IFSOCK)
-		return;
+	if ((READ(inode, i_mode) & S_IFMT) != S_IFSOCK || !find(&m, run))
+		return 0;
 	socket = READ(file, private_data);
 	sk = READ(socket, sk);
-	fill_current(&ev.h, m, EV_LISTEN, CLASS_VERDICT);
+	fill_current(&ev.h, &m, EV_LISTEN, CLASS_VERDICT);
 	ev.h.nr = nr;
 	ev.allowed = 1;
 	ev.family = READ(sk, __sk_common.skc_family);
@@ -239,42 +303,8 @@ INLINE void report_listen(const struct member *m, struct pt_regs *regs, s32 nr)
 		*(u32 *)ev.addr = READ(sk, __sk_common.skc_rcv_saddr);
 	else if (ev.family == AF_INET6)
 		*(struct in6_addr *)ev.addr = READ(sk, __sk_common.skc_v6_rcv_saddr);
-	emit(m, &ev.h, sizeof(ev));
-}
-
-INLINE void on_known_call(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr)
-{
-	u32 index = (u32)nr < CALLS - 1 && !is_compat() ? nr : CALLS - 1;
-	u8 flags = calls[index & (CALLS - 1)].flags;
-
-	if (in_command(m->run, current_pid_tgid() >> 32))
-		count_call(m->counts, index, ret, flags);
-	if (ret >= 0) {
-		if (flags & CALL_WRITES)
-			count_file(m, regs, ret, &calls[index & (CALLS - 1)]);
-		if (ret == 0 && (flags & CALL_LISTEN))
-			report_listen(m, regs, nr);
-		return;
-	}
-	if (flags & CALL_EXEC)
-		report_call(m, regs, ret, nr, EV_EXEC_FAIL);
-	else if (is_denial(ret, flags))
-		report_call(m, regs, ret, nr, EV_DENY);
-}
-
-/*
- * on_call takes one call that returns. After a signal handler's sigreturn the
- * kernel has forgotten the number and ret is what the interrupted code had in
- * the register: counted, never judged.
- */
-INLINE void on_call(const struct member *m, struct pt_regs *regs, s64 ret)
-{
-	s32 nr = call_number(regs);
-
-	if (nr == -1)
-		on_known_call(m, regs, 0, NR_SIGRETURN);
-	else
-		on_known_call(m, regs, ret, nr);
+	emit(&m, &ev.h, sizeof(ev));
+	return 0;
 }
 
 #endif

@@ -27,6 +27,8 @@ typedef u8 bool8;
 #define NULL ((void *)0)
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
+/* Verified once and by itself, whatever its callers know; takes numbers only. */
+#define SEPARATE __attribute__((noinline))
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 
 /* Map definitions in the BTF style of libbpf. */
@@ -41,12 +43,14 @@ enum {
 	MAP_ARRAY_OF_MAPS = 12,
 	MAP_SOCKMAP = 15,
 	MAP_RINGBUF = 27,
+	MAP_TASK_STORAGE = 29,
 };
 
 enum {
 	MAP_ANY = 0,
 	MAP_NOEXIST = 1,
 	MAP_NO_PREALLOC = 1, /* BPF_F_NO_PREALLOC of map_flags */
+	STORAGE_CREATE = 1,
 	RING_NO_WAKEUP = 1,
 	RING_FORCE_WAKEUP = 2,
 	RING_AVAIL_DATA = 0,
@@ -74,15 +78,19 @@ static long (*const sk_assign)(void *ctx, struct bpf_sock *sk, u64 flags) = (voi
 static u64 (*const ktime_boot_ns)(void) = (void *)125;
 static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static u64 (*const ringbuf_query)(void *ring, u64 flags) = (void *)134;
+static void *(*const task_storage)(void *map, struct task_struct *task, void *value, u64 flags) = (void *)156;
 static struct task_struct *(*const current_task_btf)(void) = (void *)158; /* fields by plain loads, in tracing programs */
+static long (*const task_registers)(struct task_struct *task) = (void *)175; /* struct pt_regs: those of user space */
+static long (*const find_vma)(struct task_struct *task, u64 addr, void *fn, void *ctx, u64 flags) = (void *)180;
 static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)181;
 
 /* READ reads one field through a kernel pointer; zero where that fails. */
-#define READ(p, field)                                                                     \
-	({                                                                                 \
-		typeof((p)->field) v_ = {};                                                \
-		read_kernel(&v_, sizeof(v_), __builtin_preserve_access_index(&(p)->field)); \
-		v_;                                                                        \
+#define READ(p, field)                                                                  \
+	({                                                                              \
+		typeof(p) p_ = (p); /* p itself is no access to relocate */             \
+		typeof(p_->field) v_ = {};                                              \
+		read_kernel(&v_, sizeof(v_), __builtin_preserve_access_index(&p_->field)); \
+		v_;                                                                     \
 	})
 
 /*
@@ -183,9 +191,51 @@ struct inode {
 	struct super_block *i_sb;
 } KERNEL_TYPE;
 
+struct qstr {
+	u64 hash_len; /* salted with the parent directory */
+	const unsigned char *name;
+};
+
+struct hlist_bl_node {
+	void **pprev;
+};
+
+struct dentry {
+	struct hlist_bl_node d_hash; /* unhashed: pprev is NULL */
+	struct dentry *d_parent;     /* itself where it has none */
+	struct qstr d_name;
+} KERNEL_TYPE;
+
+struct vfsmount {
+	struct dentry *mnt_root;
+} KERNEL_TYPE;
+
+struct mount {
+	struct mount *mnt_parent; /* itself where it has none */
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+} KERNEL_TYPE;
+
+/* Read as a whole, and kept in structures of our own. */
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+struct fs_struct {
+	struct path root, pwd;
+} KERNEL_TYPE;
+
 struct file {
+	u32 f_mode;
+	struct path f_path;
 	struct inode *f_inode;
 	void *private_data;
+} KERNEL_TYPE;
+
+struct vm_area_struct {
+	u64 vm_flags;
+	struct file *vm_file;
 } KERNEL_TYPE;
 
 struct fdtable {
@@ -221,6 +271,8 @@ struct socket {
 struct mm_struct {
 	u64 arg_start;
 	u64 arg_end;
+	u64 env_start;
+	u64 env_end;
 	struct file *exe_file;
 } KERNEL_TYPE;
 
@@ -274,6 +326,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct css_set *cgroups;
 	struct files_struct *files;
+	struct fs_struct *fs;
 } KERNEL_TYPE;
 
 struct linux_binprm {

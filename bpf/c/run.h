@@ -142,41 +142,47 @@ static long still_full(u32 round, struct wait *w)
  * entered without preemption before Linux 7.0, so that must do; what comes then
  * finds room, or is dropped and counted.
  */
-INLINE void wait_for_room(const struct member *m)
+SEPARATE int wait_for_room(u64 run)
 {
-	struct wait w = {0, m->run->slot, m->run->brake};
+	struct wait w = {};
+	struct member m;
 	u64 begun, unread;
 	void *ring;
 
-	if (!w.mark)
-		return;
+	if (!find(&m, run))
+		return 0;
+	w.slot = m.run->slot;
+	w.mark = m.run->brake;
 	ring = map_lookup(&rings, &w.slot);
 	if (!ring)
-		return;
+		return 0;
 	unread = ringbuf_query(ring, RING_AVAIL_DATA);
 	if (unread <= w.mark)
-		return;
+		return 0;
 	begun = ktime_boot_ns();
 	w.until = begun + WAIT_NS + WAIT_STEPS * WAIT_NS * (unread - w.mark) / w.mark;
 	loop(1 << 20, still_full, &w, 0);
-	add(&m->counts->waits, 1);
-	add(&m->counts->wait_ns, ktime_boot_ns() - begun);
+	add(&m.counts->waits, 1);
+	add(&m.counts->wait_ns, ktime_boot_ns() - begun);
+	return 0;
 }
 
-INLINE void count_lost(const struct member *m, const struct header *h, u32 size)
+/* count_lost returns false, as emit does of a lost record. */
+INLINE bool8 count_lost(const struct member *m, const struct header *h, u32 size)
 {
 	struct class_count *class = &m->counts->class[at_most(h->class, CLASSES - 1)];
 
 	add(&class->dropped, 1);
 	add(&class->dropped_bytes, size);
 	add(&m->counts->dropped[h->type & (EVENT_TYPES - 1)], 1);
+	return 0;
 }
 
 /*
- * emit_now numbers and writes one record, or counts its loss. The number is
- * taken before the outcome is known, so that a lost record leaves a hole.
+ * emit_now numbers and writes one record, or counts its loss and returns false.
+ * The number is taken before the outcome is known, so that a lost record leaves a hole.
  */
-INLINE void emit_now(const struct member *m, struct header *h, u32 size)
+INLINE bool8 emit_now(const struct member *m, struct header *h, u32 size)
 {
 	u32 class = at_most(h->class, CLASSES - 1);
 	u64 flags = RING_NO_WAKEUP, unread;
@@ -197,13 +203,15 @@ INLINE void emit_now(const struct member *m, struct header *h, u32 size)
 	if (ringbuf_output(ring, h, size, flags))
 		return count_lost(m, h, size);
 	add(&m->counts->class[class].sent, 1);
+	return 1;
 }
 
 /* emit is emit_now for what the current task does: in a run with a brake it may have to wait. */
-INLINE void emit(const struct member *m, struct header *h, u32 size)
+INLINE bool8 emit(const struct member *m, struct header *h, u32 size)
 {
-	wait_for_room(m);
-	emit_now(m, h, size);
+	if (m->run->brake)
+		wait_for_room(m->id);
+	return emit_now(m, h, size);
 }
 
 #endif

@@ -3,7 +3,7 @@
  * The sensor: BTF tracepoints, attached while any run lives. sys_exit is
  * the only one that other processes of the host pay for on every call.
  */
-#include "call.h"
+#include "act.h"
 #include "task.h"
 
 char _license[] SEC("license") = "GPL"; /* what the kernel is told; the source is dual-licensed */

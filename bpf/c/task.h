@@ -3,10 +3,9 @@
 #ifndef AGENTGUARD_TASK_H
 #define AGENTGUARD_TASK_H
 
-#include "run.h"
+#include "file.h"
 
 #define SIGNAL_GROUP_EXIT 4
-#define FILE_CAP 4096
 #define ARGS_MAX (ARGS_CHUNK * ARGS_CHUNKS)
 
 /*
@@ -124,27 +123,26 @@ INLINE void on_fork(const struct member *m, struct task_struct *child)
 	emit(m, &ev.h, sizeof(ev));
 }
 
-struct args_context {
-	u64 run;
-	u32 copy;
+struct area {
+	u64 run, start, total;
+	u32 from; /* offset of the first chunk */
+	u8 type, copy;
 };
 
-/* send_args writes the next chunk of a long argument area; called by loop(). */
-static long send_args(u32 round, struct args_context *ctx)
+/* send_area writes the next chunk of the arguments or the environment; called by loop(). */
+static long send_area(u32 round, struct area *area)
 {
-	struct task_struct *task = (void *)current_task();
-	struct mm_struct *mm = READ(task, mm);
-	u64 start = READ(mm, arg_start), total = READ(mm, arg_end) - start;
-	u32 copy = ctx->copy, offset = (round + 1) * ARGS_CHUNK, len;
+	u32 copy = area->copy, len;
+	u64 offset = area->from + (u64)round * ARGS_CHUNK;
 	struct ev_args *ev = map_lookup(&args_scratch, &copy);
 	struct member m;
 
-	if (!ev || offset >= total || !find(&m, ctx->run))
+	if (!ev || offset >= area->total || !find(&m, area->run))
 		return 1;
-	len = total - offset < ARGS_CHUNK ? at_most(total - offset, ARGS_CHUNK) : ARGS_CHUNK;
-	fill_current(&ev->h, &m, EV_EXEC_ARGS, CLASS_CONTROL);
+	len = area->total - offset < ARGS_CHUNK ? at_most(area->total - offset, ARGS_CHUNK) : ARGS_CHUNK;
+	fill_current(&ev->h, &m, area->type, CLASS_CONTROL);
 	ev->offset = offset;
-	if (read_user(ev->data, len, (void *)(start + offset))) {
+	if (read_user(ev->data, len, (void *)(area->start + offset))) {
 		ev->h.flags |= F_UNREADABLE;
 		len = 0;
 	}
@@ -153,16 +151,85 @@ static long send_args(u32 round, struct args_context *ctx)
 	return 0;
 }
 
-/* read_args appends the first chunk of the new program's arguments at off. */
-INLINE u32 read_args(struct ev_exec *ev, u32 off, u64 start, u64 total)
+/* add_text appends a string of the kernel's and returns its length with the zero byte. */
+INLINE u32 add_text(struct ev_exec *ev, u32 off, const char *text)
+{
+	long n = read_kernel_str(ev->data + at_most(off, FILE_CAP), FILE_CAP, text);
+
+	return n > 0 ? at_most(n, FILE_CAP) : 0;
+}
+
+/* add_args appends the first chunk of the new program's arguments. */
+INLINE u32 add_args(struct ev_exec *ev, u32 off, u64 start, u64 total)
 {
 	u32 len = total < ARGS_CHUNK ? at_most(total, ARGS_CHUNK) : ARGS_CHUNK;
 
-	if (read_user(ev->data + off, len, (void *)start)) {
+	if (read_user(ev->data + at_most(off, 2 * FILE_CAP + WALK_MAX), len, (void *)start)) {
 		ev->h.flags |= F_UNREADABLE;
 		return 0;
 	}
 	return len;
+}
+
+/* add_image says which file is the program now: of a script, its interpreter. */
+INLINE u32 add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
+{
+	struct file_info info;
+	struct path at = READ(exe, f_path);
+
+	describe(&info, exe, 0);
+	ev->inode = info.inode;
+	ev->dev = info.dev;
+	ev->mode = info.mode;
+	ev->path_full = ev->state = 0;
+	ev->path_len = append_walk(ev->data + at_most(off, 2 * FILE_CAP), at, lane, &ev->path_full, &ev->state);
+	return ev->path_len;
+}
+
+/*
+ * add_names appends what execve was given, what the script names as its
+ * interpreter, and the path of the image. The first two are the kernel's copies.
+ */
+INLINE u32 add_names(struct ev_exec *ev, struct linux_binprm *bprm, struct file *exe, u32 copy)
+{
+	const char *file = READ(bprm, filename), *interp = READ(bprm, interp);
+	u32 len = ev->file_len = add_text(ev, 0, file);
+
+	ev->interp_len = interp != file ? add_text(ev, len, interp) : 0;
+	len += ev->interp_len;
+	return len + add_image(ev, len, exe, LANE_EXEC + copy);
+}
+
+INLINE void fill_exec(const struct member *m, struct ev_exec *ev, struct task_struct *task, struct mm_struct *mm, struct linux_binprm *bprm)
+{
+	struct task_struct *parent = READ(task, real_parent);
+	struct task_struct *leader = READ(parent, group_leader);
+
+	fill_current(&ev->h, m, EV_EXEC, CLASS_CONTROL);
+	ev->gid = current_uid_gid() >> 32;
+	ev->parent_tgid = READ(parent, tgid);
+	ev->parent_start = READ(leader, start_boottime);
+	ev->ns_pid = ns_pid(task);
+	ev->argc = READ(bprm, argc);
+	ev->args_len = READ(mm, arg_end) - READ(mm, arg_start);
+	ev->env_len = READ(mm, env_end) - READ(mm, env_start);
+	if (ev->args_len > ARGS_MAX || ev->env_len > ENV_MAX)
+		ev->h.flags |= F_TRUNCATED;
+}
+
+/* send_rest writes the arguments after the first chunk, and the environment. */
+INLINE void send_rest(const struct member *m, struct mm_struct *mm, u32 copy)
+{
+	u64 start = READ(mm, arg_start), env = READ(mm, env_start);
+	struct area area = {m->id, start, READ(mm, arg_end) - start, ARGS_CHUNK, EV_EXEC_ARGS, copy};
+
+	if (area.total > ARGS_CHUNK)
+		loop(ARGS_CHUNKS - 1, send_area, &area, 0);
+	area.start = env;
+	area.total = READ(mm, env_end) - env;
+	area.from = 0;
+	area.type = EV_EXEC_ENV;
+	loop(ENV_CHUNKS, send_area, &area, 0);
 }
 
 /*
@@ -172,41 +239,26 @@ INLINE u32 read_args(struct ev_exec *ev, u32 off, u64 start, u64 total)
 INLINE void on_exec(const struct member *m, struct task_struct *task, struct linux_binprm *bprm, u32 copy)
 {
 	struct mm_struct *mm = READ(task, mm);
-	struct file *exe = READ(mm, exe_file);
-	struct inode *inode = READ(exe, f_inode);
-	struct super_block *sb = READ(inode, i_sb);
-	struct task_struct *parent = READ(task, real_parent);
-	u32 tgid = READ(task, tgid), id = ns_pid(task);
-	u64 start = READ(mm, arg_start), total = READ(mm, arg_end) - start;
-	struct args_context rest = {m->id, copy};
+	u32 tgid = READ(task, tgid), len;
+	u64 start = READ(mm, arg_start);
 	struct ev_exec *ev = map_lookup(&exec_scratch, &copy);
-	u32 file, chunk;
-	long n;
+	bool8 command = 0;
 
-	note_init(m->run, id, tgid);
-	if (tgid != m->run->init_tgid)
-		m->run->started = 1;
+	note_init(m->run, ns_pid(task), tgid);
 	if (!ev || (doubled && !first(task, TOLD_EXEC, READ(task, self_exec_id))))
 		return;
-	fill_current(&ev->h, m, EV_EXEC, CLASS_CONTROL);
-	ev->inode = READ(inode, i_ino);
-	ev->dev = READ(sb, s_dev);
-	ev->gid = current_uid_gid() >> 32;
-	ev->ppid = READ(parent, tgid);
-	ev->ns_pid = id;
-	ev->argc = READ(bprm, argc);
-	ev->args_len = total;
-	ev->pad = 0;
-	n = read_kernel_str(ev->data, FILE_CAP, READ(bprm, filename));
-	file = n > 0 ? at_most(n, FILE_CAP) : 0;
-	chunk = read_args(ev, file, start, total);
-	ev->file_len = file;
-	ev->chunk_len = chunk;
-	if (total > ARGS_MAX)
-		ev->h.flags |= F_TRUNCATED;
-	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + file + chunk);
-	if (total > ARGS_CHUNK)
-		loop(ARGS_CHUNKS - 1, send_args, &rest, 0);
+	forget_files(m);
+	if (tgid != m->run->init_tgid) {
+		command = !m->run->started;
+		m->run->started = 1;
+	}
+	fill_exec(m, ev, task, mm, bprm);
+	len = add_names(ev, bprm, READ(mm, exe_file), copy);
+	ev->chunk_len = add_args(ev, len, start, READ(mm, arg_end) - start);
+	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len + ev->chunk_len, sizeof(ev->data)));
+	send_rest(m, mm, copy);
+	if (command)
+		tell_descriptors(m, LANE_EXEC + copy);
 }
 
 /* exit_status is what wait(2) will give for the group. */
@@ -225,9 +277,10 @@ INLINE u32 exit_status(struct signal_struct *signal, struct task_struct *leader)
 INLINE void on_exit(const struct member *m, struct task_struct *task)
 {
 	struct signal_struct *signal = READ(task, signal);
-	struct task_struct *leader = READ(task, group_leader);
+	struct task_struct *leader = READ(task, group_leader), *parent;
 	struct ev_exit ev = {};
 
+	forget_files(m);
 	if (task != leader && (!doubled || first(task, TOLD_THREAD_EXIT, 0)))
 		add(&m->counts->thread_exits, 1);
 	/* Two last threads may both see that no thread is live any more. */
@@ -244,6 +297,10 @@ INLINE void on_exit(const struct member *m, struct task_struct *task)
 	}
 	ev.maxrss = READ(signal, maxrss);
 	ev.status = exit_status(signal, leader);
+	parent = READ(leader, real_parent);
+	ev.parent_tgid = READ(parent, tgid);
+	parent = READ(parent, group_leader);
+	ev.parent_start = READ(parent, start_boottime);
 	emit(m, &ev.h, sizeof(ev));
 }
 

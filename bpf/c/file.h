@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Files that are opened or mapped, from the kernel's objects. */
+#ifndef AGENTGUARD_FILE_H
+#define AGENTGUARD_FILE_H
+
+#include "path.h"
+
+#define FMODE_WRITE 0x2
+#define FMODE_CREATED 0x100000
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+#define S_IFREG 0100000
+
+struct {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, LANES);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct ev_file);
+} file_scratch SEC(".maps");
+
+/*
+ * What a thread opened or mapped lately. Doing the same again adds to count,
+ * which is told when the entry makes room for another, or the thread executes
+ * or ends: no act is left out, and none is told twice. Only the thread itself
+ * touches its own entries, so nothing needs to be atomic.
+ */
+#define SEEN_SLOTS 32
+
+struct seen {
+	struct path path;
+	u64 name; /* hash of the last component, salted with the directory: a renamed file is another */
+	struct file_info file;
+	u64 count;
+	u64 taken;
+};
+
+struct seen_files {
+	struct seen slot[SEEN_SLOTS];
+};
+
+struct {
+	MAP_UINT(type, MAP_TASK_STORAGE);
+	MAP_UINT(map_flags, MAP_NO_PREALLOC);
+	MAP_TYPE(key, int);
+	MAP_TYPE(value, struct seen_files);
+} seen_files SEC(".maps");
+
+/* open_file is what a descriptor of the current task refers to now, or NULL. */
+INLINE struct file *open_file(u32 fd)
+{
+	struct task_struct *task = (void *)current_task();
+	struct files_struct *files = READ(task, files);
+	struct fdtable *table = READ(files, fdt);
+	struct file *file = NULL;
+
+	if (fd < READ(table, max_fds))
+		read_kernel(&file, sizeof(file), READ(table, fd) + fd);
+	return file;
+}
+
+/* describe reads what a file is, without its path. */
+INLINE void describe(struct file_info *info, struct file *file, u8 how)
+{
+	struct inode *inode = READ(file, f_inode);
+	struct super_block *sb = READ(inode, i_sb);
+
+	info->inode = READ(inode, i_ino);
+	info->dev = READ(sb, s_dev);
+	info->fmode = READ(file, f_mode);
+	info->mode = READ(inode, i_mode);
+	info->how = how;
+	info->state = 0;
+	info->path_full = 0;
+}
+
+/* tell_repeats tells the count of one slot of the current thread, and empties it. */
+SEPARATE int tell_repeats(u64 run, u32 i)
+{
+	struct seen_files *files = task_storage(&seen_files, current_task_btf(), NULL, 0);
+	struct ev_repeat ev = {};
+	struct seen *seen;
+	struct member m;
+
+	i &= SEEN_SLOTS - 1;
+	if (!files)
+		return 0;
+	seen = &files->slot[i];
+	seen->taken = 0;
+	if (!seen->count || !find(&m, run))
+		return 0;
+	ev.count = seen->count;
+	seen->count = 0;
+	ev.file = seen->file;
+	ev.slot = i;
+	fill_current(&ev.h, &m, EV_REPEAT, CLASS_BULK);
+	if (!emit(&m, &ev.h, sizeof(ev)))
+		add(&m.counts->lost_repeats, ev.count - 1);
+	return 0;
+}
+
+static long tell_slot(u32 i, u64 *run)
+{
+	tell_repeats(*run, i);
+	return 0;
+}
+
+/* forget_files tells what the current thread repeated, before it ends or becomes another program. */
+INLINE void forget_files(const struct member *m)
+{
+	u64 run = m->id;
+
+	if (task_storage(&seen_files, current_task_btf(), NULL, 0))
+		loop(SEEN_SLOTS, tell_slot, &run, 0);
+}
+
+INLINE bool8 same(const struct seen *seen, const struct seen *now)
+{
+	return seen->taken && seen->path.dentry == now->path.dentry && seen->path.mnt == now->path.mnt &&
+	       seen->name == now->name && seen->file.inode == now->file.inode &&
+	       seen->file.fmode == now->file.fmode && seen->file.how == now->file.how;
+}
+
+/* seen_before counts an act that the thread's memory has, or makes room for it: then *at is its slot. */
+INLINE bool8 seen_before(const struct member *m, const struct seen *now, struct seen **at, u8 *number)
+{
+	struct seen_files *files = task_storage(&seen_files, current_task_btf(), NULL, STORAGE_CREATE);
+	u32 i = ((u64)now->path.dentry >> 6 ^ now->file.inode ^ now->file.fmode ^ now->file.how) & (SEEN_SLOTS - 1);
+
+	if (!files)
+		return 0;
+	*at = &files->slot[i];
+	*number = i;
+	if (same(*at, now)) {
+		(*at)->count++;
+		return 1;
+	}
+	if ((*at)->taken)
+		tell_repeats(m->id, i);
+	return 0;
+}
+
+/* fill_file writes what a file is and its path. */
+INLINE void fill_file(struct ev_file *ev, struct path at, const struct file_info *info, u32 lane)
+{
+	ev->file = *info;
+	ev->path_len = append_walk(ev->data, at, lane, &ev->file.path_full, &ev->file.state);
+	ev->resolve = 0;
+	ev->given_len = 0;
+	ev->slot = NO_SLOT;
+	ev->source = SOURCE_FD;
+}
+
+INLINE u32 file_size(const struct ev_file *ev)
+{
+	return sizeof(*ev) - sizeof(ev->data) + at_most(ev->path_len + ev->given_len, sizeof(ev->data));
+}
+
+struct snapshot {
+	u64 run;
+	u32 lane;
+};
+
+/* tell_descriptor records one open descriptor; called by loop(). */
+static long tell_descriptor(u32 fd, struct snapshot *ctx)
+{
+	struct file *file = open_file(fd);
+	struct file_info info;
+	struct ev_file *ev;
+	struct member m;
+	u32 lane = ctx->lane;
+
+	if (!file)
+		return 0;
+	ev = map_lookup(&file_scratch, &lane);
+	if (!ev || !find(&m, ctx->run))
+		return 1;
+	describe(&info, file, HOW_OPEN);
+	fill_current(&ev->h, &m, EV_FD, CLASS_CONTROL);
+	ev->h.ret = fd;
+	fill_file(ev, READ(file, f_path), &info, lane);
+	__builtin_memset(ev->args, 0, sizeof(ev->args));
+	emit(&m, &ev->h, file_size(ev));
+	return 0;
+}
+
+/* tell_descriptors records what the command was started with: called once, at its execve. */
+INLINE void tell_descriptors(const struct member *m, u32 lane)
+{
+	struct snapshot ctx = {m->id, lane};
+	struct task_struct *task = (void *)current_task();
+	struct files_struct *files = READ(task, files);
+	struct fdtable *table = READ(files, fdt);
+	u32 n = READ(table, max_fds);
+
+	loop(n < 65536 ? n : 65536, tell_descriptor, &ctx, 0);
+}
+
+#endif
