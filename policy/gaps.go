@@ -21,7 +21,6 @@ func (p *Policy) Gaps() []Gap {
 	g.filesystem(p)
 	g.bounds(p)
 	g.network(p)
-	g.record(p)
 	return g
 }
 
@@ -101,11 +100,5 @@ func asked(l Limit) bool { return !l.Unlimited && !l.Source.IsDefault() }
 func (g *gaps) network(p *Policy) {
 	if len(p.Unix) > 0 {
 		g.add("network.unix", p.Unix[0].Source, "sockets of the host cannot be granted yet", "remove unix (--unix)")
-	}
-}
-
-func (g *gaps) record(p *Policy) {
-	if !p.TraceFiles.Source.IsDefault() {
-		g.add("trace.files", p.TraceFiles.Source, "opens and changes of files are not recorded yet: only those that were refused are", "leave it out")
 	}
 }

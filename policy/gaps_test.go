@@ -50,7 +50,7 @@ func TestGaps(t *testing.T) {
 		{"  network: {max_connections: 5, max_egress_bytes: 5}\n", ""},
 		{"  network: {max_connections: none, max_egress_bytes: none}\n", ""},
 		{"  trace: {on_loss: throttle}\n", ""},
-		{"  trace: {on_loss: kill, audit: off, syscalls: false, files: changes, max_bytes: 5M}\n", "trace.files"},
+		{"  trace: {on_loss: kill, audit: off, syscalls: false, files: changes, max_bytes: 5M}\n", ""},
 		{"  output: {terminal: raw}\n", ""},
 		{"  unsafe: [host-network]\n", "unsafe.host-network"},
 		{"  unsafe: [credential-env, docker-socket, ssh-agent, dbus, broad-mount]\n", ""},

@@ -100,7 +100,7 @@ func (r *Run) startRecord() error {
 	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{
 		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: boot, Settled: r.sealer.builder.Add,
 	})
-	r.rec = &recorder{plan: r.plan, w: w}
+	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes"}
 	r.sealer.begin()
 	start := trace.Event{
 		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,

@@ -45,6 +45,45 @@ func (r *recorder) judge(b *bpf.Event) {
 	r.blame(e)
 }
 
+// judgeMissing makes a denial of a path that is not there because nothing of it
+// is in the view. Whether the host has it is not asked: that it was not shown is
+// what the command met.
+func (r *recorder) judgeMissing() {
+	e := &r.ev
+	missing, source := e.Path, e.PathSource
+	if e.Kind == trace.KindLink || e.Errno != int32(unix.ENOENT) || source != trace.PathUser || !r.outside(string(missing)) {
+		return
+	}
+	e.Verdict, e.Certainty, e.Layer = trace.VerdictDeny, trace.Inferred, trace.LayerMount
+	r.blame(e)
+}
+
+// probed are directories in which run-times look for what may or may not be
+// there, on any host: a file that is missing is no refusal worth a word, unless
+// its name is one that credentials have.
+var probed = []string{"/dev", "/etc", "/proc", "/run", "/sys", "/var"}
+
+// outside reports whether nothing of the directory that an absolute path lies in
+// is part of the view. A name that is missing in a directory of the view is no
+// refusal: programs look for their files in many places.
+func (r *recorder) outside(p string) bool {
+	if !path.IsAbs(p) {
+		return false
+	}
+	p = path.Clean(p)
+	dir := path.Dir(p)
+	usual := false
+	for i := range r.plan.View {
+		e := &r.plan.View[i]
+		if (e.mounted() || e.Op == "symlink") && within(dir, e.At) {
+			return false
+		}
+		usual = usual || within(e.At, dir) // a directory that the view is only built of
+	}
+	usual = usual || slices.ContainsFunc(probed, func(dir string) bool { return within(p, dir) })
+	return !usual || !trace.Advisable([]byte(path.Base(p)))
+}
+
 func (r *recorder) judgeSocket(*bpf.Event) {
 	e := &r.ev
 	e.Layer, e.Rule, e.RuleSource = trace.LayerBPF, "network.egress", "default"

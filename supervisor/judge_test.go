@@ -123,7 +123,7 @@ func TestJudgeByPlan(t *testing.T) {
 
 // A path that was cut, or could not be read, says so.
 func TestRecordPathQuality(t *testing.T) {
-	cut := onPath(unix.SYS_OPENAT, unix.EACCES, "/home/u/"+strings.Repeat("x", 200), 0)
+	cut := onPath(unix.SYS_OPENAT, unix.EACCES, "/home/u/"+strings.Repeat("x", 4088), 0)
 	cut.Flags = bpf.Truncated
 	list, _ := record(t, recordPlan(), cut)
 	if e := only(t, list); int(e.PathLen) <= len(e.Path) || e.Remedy != "" || e.PathSource != trace.PathUser {
@@ -161,11 +161,11 @@ func TestDenyKind(t *testing.T) {
 		unix.SYS_CONNECT: trace.KindConnect, unix.SYS_SENDMMSG: trace.KindSend, unix.SYS_SOCKETPAIR: trace.KindSocket, unix.SYS_TGKILL: trace.KindSignal,
 		unix.SYS_PIDFD_SEND_SIGNAL: trace.KindSignal, unix.SYS_EXECVEAT: trace.KindExecFail, unix.SYS_MOUNT: trace.KindDeny,
 	} {
-		if got := denyKind(nr); got != kind {
+		if got := callOf(nr).kind; got != kind {
 			t.Errorf("%s is %s, want %s", seccomp.Name(nr), got, kind)
 		}
 	}
-	if denyKind(unix.SYS_REBOOT) != trace.KindDeny || denyKind(99999) != trace.KindDeny {
+	if callOf(unix.SYS_REBOOT).kind != trace.KindDeny || callOf(99999).kind != trace.KindDeny {
 		t.Error("a call without a kind of its own has one")
 	}
 }

@@ -166,7 +166,7 @@ func (r *Run) startSensor() error {
 	}
 	cfg := bpf.RunConfig{
 		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy),
-		RingBytes: r.cfg.ringBytes, Position: func() uint64 { return r.rec.w.Seq() },
+		RingBytes: r.cfg.ringBytes, ChangesOnly: r.cfg.Policy.TraceFiles.Value == "changes", Position: func() uint64 { return r.rec.w.Seq() },
 	}
 	if throttled(r.cfg.Policy) {
 		cfg.Freeze = r.leaf.Freeze

@@ -57,7 +57,7 @@ func (r *Run) readEvents() time.Duration {
 	if err := r.sensor.Read(r.rec.event); err != nil {
 		r.rec.readErr = err
 	}
-	r.rec.flushExecs()
+	r.rec.flushAll()
 	return threadTime() - before
 }
 
@@ -120,6 +120,12 @@ func (r *Run) lossEvents(stats *bpf.Stats, err error) []string {
 	}
 	if stats.BrakeErr != nil {
 		findings = append(findings, "the run could not be throttled: "+stats.BrakeErr.Error())
+	}
+	if stats.LostRepeats > 0 {
+		r.rec.appendOwn(&trace.Event{
+			Kind: trace.KindLoss, Phase: trace.PhaseCommand, Mono: bootTime(),
+			Loss: trace.Loss{Class: string(trace.KindOpen), Cause: "ring", Count: stats.LostRepeats, CPU: -1},
+		})
 	}
 	if stats.Missed > 0 {
 		r.rec.appendOwn(&trace.Event{

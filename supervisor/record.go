@@ -11,7 +11,6 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/netguard"
-	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -21,10 +20,13 @@ type recorder struct {
 	mu      sync.Mutex            // of all that follows
 	names   map[netip.Addr][]byte // of synthetic addresses
 	plan    *Plan
+	changes bool // trace.files: changes
 	w       *trace.Writer
 	ev      trace.Event // reused
-	argv    [][]byte
-	execs   map[uint32]*pendingExec // by process: execs whose arguments come in parts
+	text    []byte      // reused: paths that r.ev points to
+	key     []byte      // reused: of repeats
+	execs   execs
+	repeats repeats
 	denied  denials
 	readErr error         // of the sensor's ring
 	took    time.Duration // CPU time of the reader
@@ -40,9 +42,9 @@ func (r *recorder) event(b *bpf.Event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch b.Type {
-	case bpf.ExecArgs:
+	case bpf.ExecArgs, bpf.ExecEnv:
 		r.fold(b)
-		r.moreArgs(b)
+		r.moreExec(b)
 		return nil
 	case bpf.Lost:
 		r.lose(&b.Lost)
@@ -58,36 +60,57 @@ func (r *recorder) event(b *bpf.Event) error {
 	if b.Phase == bpf.Envelope {
 		e.Phase = trace.PhaseEnvelope
 	}
+	if r.fill(b) {
+		r.write(e)
+	}
+	return nil
+}
+
+// fill makes r.ev of b; false if that is no record now.
+func (r *recorder) fill(b *bpf.Event) bool {
+	e := &r.ev
 	switch b.Type {
 	case bpf.Exec:
+		r.repeats.leave(b.TGID, r.writeRepeat)
 		r.startExec(b)
-		return nil
+		return false
 	case bpf.Fork:
 		e.Kind = trace.KindFork
 		e.Child = trace.Proc{Pid: b.Fork.TGID, Tid: b.Fork.TID, NSPid: b.Fork.NSPID, Start: b.Fork.Start}
 	case bpf.Exit:
+		r.repeats.leave(b.TGID, r.writeRepeat)
 		r.exit(b)
 	case bpf.ExecFail:
 		r.call(b, trace.KindExecFail)
+		r.judgeMissing()
 	case bpf.Deny:
-		kind := denyKind(b.NR)
-		if have, ok := r.hooked[b.TID]; ok && b.Ret == -int64(unix.EPERM) {
-			delete(r.hooked, b.TID)
-			if have == kind {
-				r.fold(b)
-				return nil
-			}
-		}
-		r.call(b, kind)
-		r.judge(b)
+		return r.deny(b)
+	case bpf.Call:
+		return r.change(b)
+	case bpf.File, bpf.FD:
+		r.file(b)
+	case bpf.Repeat:
+		r.repeat(b)
 	default:
 		r.socket(b)
 	}
-	r.append()
-	return nil
+	return true
 }
 
-func (r *recorder) append() { r.write(&r.ev) }
+// deny makes a denial of a call that ended so, unless a cgroup program has told it.
+func (r *recorder) deny(b *bpf.Event) bool {
+	kind := callOf(b.NR).kind
+	if have, ok := r.hooked[b.TID]; ok && b.Ret == -int64(unix.EPERM) {
+		delete(r.hooked, b.TID)
+		if have == kind {
+			r.fold(b)
+			return false
+		}
+	}
+	r.call(b, kind)
+	r.judge(b)
+	return true
+}
 
 func (r *recorder) write(e *trace.Event) {
 	if e.Denied() {
@@ -101,83 +124,6 @@ func (r *recorder) appendOwn(e *trace.Event) {
 	_ = r.w.Append(e) // sticks: the writer counts what it cannot keep, and Close reports it
 }
 
-// pendingExec is an exec whose arguments come in parts. Events of other CPUs
-// may lie between the parts; they are written first.
-type pendingExec struct {
-	ev   trace.Event
-	args bytes.Buffer
-}
-
-// maxPending bounds the execs that wait for arguments; a part that was lost
-// would otherwise keep its exec for ever.
-const maxPending = 256
-
-func (r *recorder) startExec(b *bpf.Event) {
-	e := &r.ev
-	e.Kind = trace.KindExec
-	e.Proc.PPid, e.Proc.NSPid = b.Exec.PPID, b.Exec.NSPID
-	e.Path, e.PathSource = b.Exec.File, trace.PathKernel
-	e.DevMajor, e.DevMinor, e.Ino = unix.Major(b.Exec.Dev), unix.Minor(b.Exec.Dev), b.Exec.Inode
-	e.Argc, e.ArgvLen = b.Exec.Argc, uint64(b.Exec.ArgsLen)
-	if uint64(len(b.Exec.Args)) >= e.ArgvLen || len(r.execs) >= maxPending {
-		r.writeExec(e, b.Exec.Args)
-		return
-	}
-	if r.execs == nil {
-		r.execs = map[uint32]*pendingExec{}
-	}
-	p := &pendingExec{ev: *e}
-	p.ev.Path = bytes.Clone(e.Path)
-	p.args.Write(b.Exec.Args)
-	r.execs[b.TGID] = p
-}
-
-// moreArgs adds a part to the process's exec, and writes it when it is whole.
-func (r *recorder) moreArgs(b *bpf.Event) {
-	p := r.execs[b.TGID]
-	if p == nil {
-		return
-	}
-	p.args.Write(b.Exec.Args)
-	if uint64(p.args.Len()) >= p.ev.ArgvLen {
-		r.flushExec(b.TGID)
-	}
-}
-
-// flushExec writes the exec that a process has pending, if any: before its next
-// event, or at the end of the run.
-func (r *recorder) flushExec(pid uint32) {
-	if p := r.execs[pid]; p != nil {
-		delete(r.execs, pid)
-		r.writeExec(&p.ev, p.args.Bytes())
-	}
-}
-
-// flushExecs writes what is pending at the end.
-func (r *recorder) flushExecs() {
-	for pid := range r.execs {
-		r.flushExec(pid)
-	}
-}
-
-func (r *recorder) writeExec(e *trace.Event, args []byte) {
-	whole := uint64(len(args)) >= e.ArgvLen
-	r.argv = r.argv[:0]
-	for rest := args; len(rest) > 0; {
-		arg, tail, ended := bytes.Cut(rest, []byte{0})
-		if !ended && whole {
-			arg = rest
-		}
-		r.argv = append(r.argv, arg)
-		rest = tail
-	}
-	e.Argv = r.argv
-	if whole {
-		e.ArgvLen = 0
-	}
-	r.write(e)
-}
-
 func (r *recorder) exit(b *bpf.Event) {
 	e := &r.ev
 	e.Kind = trace.KindExit
@@ -187,46 +133,7 @@ func (r *recorder) exit(b *bpf.Event) {
 		e.ExitCode = int32(b.Exit.Status.ExitStatus())
 	}
 	e.UTime, e.STime, e.MaxRSS = b.Exit.Utime, b.Exit.Stime, b.Exit.MaxRSS
-}
-
-// call fills in a system call that failed.
-func (r *recorder) call(b *bpf.Event, kind trace.Kind) {
-	e := &r.ev
-	e.Kind, e.Syscall, e.SyscallNr = kind, seccomp.Name(b.NR), int32(b.NR)
-	if b.Ret < 0 {
-		e.Errno = int32(-b.Ret)
-	}
-	if len(b.Call.Path) > 0 {
-		e.Path, e.PathSource = b.Call.Path, trace.PathUser
-		if b.Flags&bpf.Truncated != 0 {
-			e.PathLen = uint32(len(b.Call.Path)) + 1 // at least: the sensor does not know the rest
-		}
-	} else if b.Flags&bpf.Unreadable != 0 {
-		e.PathSource = trace.PathUnreadable
-	}
-	e.To = b.Call.Path2
-	if len(b.Call.Addr) > 0 {
-		r.sockaddr(b.Call.Addr)
-	}
-	if kind == trace.KindOpen {
-		e.Flags = openFlags(b)
-		e.Access = trace.AccessOf(e.Flags)
-		if e.Flags&unix.O_CREAT != 0 || e.Flags&unix.O_TMPFILE == unix.O_TMPFILE {
-			e.Kind = trace.KindCreate
-		}
-	}
-}
-
-func openFlags(b *bpf.Event) uint64 {
-	switch seccomp.Name(b.NR) {
-	case "open":
-		return b.Call.Args[1]
-	case "creat":
-		return unix.O_CREAT | unix.O_WRONLY
-	case "openat":
-		return b.Call.Args[2]
-	}
-	return 0 // openat2: flags are in memory
+	e.Proc.PPid, e.Proc.PStart = b.Exit.PPID, b.Exit.ParentTime
 }
 
 // sockaddr decodes a raw struct sockaddr from user memory.
@@ -330,29 +237,4 @@ func (r *recorder) socket(b *bpf.Event) {
 			r.hooked[b.TID] = e.Kind
 		}
 	}
-}
-
-// pathKinds maps refused system calls to the kind of their act.
-var pathKinds = map[string]trace.Kind{
-	"open": trace.KindOpen, "openat": trace.KindOpen, "openat2": trace.KindOpen, "creat": trace.KindCreate,
-	"mknod": trace.KindCreate, "mknodat": trace.KindCreate,
-	"unlink": trace.KindUnlink, "unlinkat": trace.KindUnlink, "rmdir": trace.KindUnlink,
-	"rename": trace.KindRename, "renameat": trace.KindRename, "renameat2": trace.KindRename,
-	"link": trace.KindLink, "linkat": trace.KindLink, "symlink": trace.KindLink, "symlinkat": trace.KindLink,
-	"mkdir": trace.KindMkdir, "mkdirat": trace.KindMkdir, "truncate": trace.KindTruncate, "ftruncate": trace.KindTruncate,
-	"chmod": trace.KindChmod, "fchmod": trace.KindChmod, "fchmodat": trace.KindChmod, "fchmodat2": trace.KindChmod,
-	"chown": trace.KindChown, "lchown": trace.KindChown, "fchown": trace.KindChown, "fchownat": trace.KindChown,
-	"setxattr": trace.KindSetxattr, "lsetxattr": trace.KindSetxattr, "fsetxattr": trace.KindSetxattr,
-	"removexattr": trace.KindSetxattr, "lremovexattr": trace.KindSetxattr, "fremovexattr": trace.KindSetxattr,
-	"connect": trace.KindConnect, "bind": trace.KindBind, "sendto": trace.KindSend, "sendmsg": trace.KindSend, "sendmmsg": trace.KindSend,
-	"socket": trace.KindSocket, "socketpair": trace.KindSocket, "kill": trace.KindSignal, "tkill": trace.KindSignal, "tgkill": trace.KindSignal,
-	"pidfd_send_signal": trace.KindSignal, "rt_sigqueueinfo": trace.KindSignal,
-	"execve": trace.KindExecFail, "execveat": trace.KindExecFail,
-}
-
-func denyKind(nr int) trace.Kind {
-	if k, ok := pathKinds[seccomp.Name(nr)]; ok {
-		return k
-	}
-	return trace.KindDeny
 }

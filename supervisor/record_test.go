@@ -35,7 +35,7 @@ func record(t *testing.T, plan *Plan, events ...bpf.Event) ([]trace.Event, *reco
 	for i := range events {
 		must(t, r.event(&events[i]))
 	}
-	r.flushExecs()
+	r.flushAll()
 	must(t, r.w.Flush())
 	return readBack(t, &b), r
 }
@@ -71,12 +71,12 @@ func only(t *testing.T, list []trace.Event) trace.Event {
 
 func execEvent(pid uint32, file, args string, whole int) bpf.Event {
 	return bpf.Event{Type: bpf.Exec, Phase: bpf.Command, TGID: pid, TID: pid, UID: 5, Start: 77, Time: 99, Exec: bpf.ExecInfo{
-		File: []byte(file), Args: []byte(args), ArgsLen: uint32(whole), Argc: 3, Dev: unix.Mkdev(8, 1), Inode: 12, PPID: 6, NSPID: 2,
+		File: []byte(file), Image: bpf.Path{Text: []byte(file), Rooted: true}, Args: []byte(args), ArgsLen: uint32(whole), Argc: 3, Dev: unix.Mkdev(8, 1), Inode: 12, PPID: 6, NSPID: 2,
 	}}
 }
 
-func moreArgs(pid uint32, args string) bpf.Event {
-	return bpf.Event{Type: bpf.ExecArgs, Phase: bpf.Command, TGID: pid, TID: pid, Exec: bpf.ExecInfo{Args: []byte(args)}}
+func moreArgs(pid, offset uint32, args string) bpf.Event {
+	return bpf.Event{Type: bpf.ExecArgs, Phase: bpf.Command, TGID: pid, TID: pid, Exec: bpf.ExecInfo{Args: []byte(args), Offset: offset}}
 }
 
 func TestRecordExec(t *testing.T) {
@@ -91,10 +91,11 @@ func TestRecordExec(t *testing.T) {
 		{"no arguments", []bpf.Event{execEvent(1, "/bin/a", "", 0)}, nil, 0},
 		{"not text", []bpf.Event{execEvent(1, "/bin/a", "\xff\xfe\x00\x1b[2J\n\x00", 9)}, []string{"\xff\xfe", "\x1b[2J\n"}, 0},
 		{"the last one is not ended", []bpf.Event{execEvent(1, "/bin/a", "a\x00bc", 4)}, []string{"a", "bc"}, 0},
-		{"two parts, cut in an argument", []bpf.Event{execEvent(1, "/bin/a", "a\x00b", 6), moreArgs(1, "cd\x00")}, []string{"a", "bcd"}, 0},
-		{"many parts", []bpf.Event{execEvent(1, "/bin/a", long, 15003), moreArgs(1, long+"\x00"), moreArgs(1, long+"\x00\x00")}, []string{long + long, long, ""}, 0},
+		{"two parts, cut in an argument", []bpf.Event{execEvent(1, "/bin/a", "a\x00b", 6), moreArgs(1, 3, "cd\x00")}, []string{"a", "bcd"}, 0},
+		{"many parts", []bpf.Event{execEvent(1, "/bin/a", long, 15003), moreArgs(1, 5000, long+"\x00"), moreArgs(1, 10001, long+"\x00\x00")}, []string{long + long, long, ""}, 0},
 		{"a part is lost", []bpf.Event{execEvent(1, "/bin/a", "a\x00b\x00", 400)}, []string{"a", "b"}, 400},
-		{"a part of another process", []bpf.Event{execEvent(1, "/bin/a", "a\x00", 4), moreArgs(2, "z\x00")}, []string{"a"}, 4},
+		{"a part in the middle is lost", []bpf.Event{execEvent(1, "/bin/a", "a\x00", 9), moreArgs(1, 6, "zz\x00")}, []string{"a"}, 9},
+		{"a part of another process", []bpf.Event{execEvent(1, "/bin/a", "a\x00", 4), moreArgs(2, 2, "z\x00")}, []string{"a"}, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list, _ := record(t, recordPlan(), c.events...)
@@ -119,7 +120,7 @@ func TestRecordExec(t *testing.T) {
 // Two execs do not take each other's arguments, and come in their order.
 func TestRecordExecThenOthers(t *testing.T) {
 	fork := bpf.Event{Type: bpf.Fork, Phase: bpf.Command, TGID: 2, TID: 3, Fork: bpf.ForkInfo{TGID: 9, TID: 10, NSPID: 4, Start: 55}}
-	list, r := record(t, recordPlan(), moreArgs(1, "stray\x00"), execEvent(1, "/a", "a\x00", 2), execEvent(2, "/b", "b\x00", 4), moreArgs(2, "c\x00"), fork)
+	list, r := record(t, recordPlan(), moreArgs(1, 0, "stray\x00"), execEvent(1, "/a", "a\x00", 2), execEvent(2, "/b", "b\x00", 4), moreArgs(2, 2, "c\x00"), fork)
 	if len(list) != 3 || string(list[0].Argv[0]) != "a" || len(list[1].Argv) != 2 || string(list[1].Argv[1]) != "c" {
 		t.Fatalf("%+v", list)
 	}
@@ -236,7 +237,7 @@ func TestRecordHostileEvents(t *testing.T) {
 		e.Socket = bpf.SocketInfo{Hook: bpf.Hook(seed.IntN(6)), Allowed: seed.IntN(2) == 0, Family: uint16(seed.Uint32()), Protocol: uint16(seed.IntN(300)), Text: random(110)}
 		must(t, r.event(&e))
 	}
-	r.flushExecs()
+	r.flushAll()
 	must(t, r.w.Close(&trace.Event{}))
 	if bytes.ContainsFunc(b.Bytes(), func(c rune) bool { return c < 0x20 && c != '\n' }) {
 		t.Error("a control character is in the record")

@@ -202,7 +202,7 @@ func TestRelativePathIsNotLandlocks(t *testing.T) {
 // Events of other CPUs between the parts of an exec's arguments cost nothing.
 func TestInterleavedExecKeepsItsArguments(t *testing.T) {
 	fork := bpf.Event{Type: bpf.Fork, Phase: bpf.Command, TGID: 2, TID: 2, Fork: bpf.ForkInfo{TGID: 9, TID: 9}}
-	list, _ := record(t, recordPlan(), execEvent(1, "/a", "a\x00b", 5), fork, moreArgs(1, "c\x00"))
+	list, _ := record(t, recordPlan(), execEvent(1, "/a", "a\x00b", 5), fork, moreArgs(1, 3, "c\x00"))
 	for _, e := range list {
 		if e.Kind == trace.KindExec && (len(e.Argv) != 2 || e.ArgvLen != 0) {
 			t.Errorf("argv %q, cut from %d", e.Argv, e.ArgvLen)
@@ -212,8 +212,8 @@ func TestInterleavedExecKeepsItsArguments(t *testing.T) {
 
 // Attributes are removed by descriptor too.
 func TestFremovexattr(t *testing.T) {
-	if denyKind(unix.SYS_FREMOVEXATTR) != trace.KindSetxattr {
-		t.Error(denyKind(unix.SYS_FREMOVEXATTR))
+	if callOf(unix.SYS_FREMOVEXATTR).kind != trace.KindSetxattr {
+		t.Error(callOf(unix.SYS_FREMOVEXATTR).kind)
 	}
 }
 

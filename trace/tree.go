@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -145,7 +146,7 @@ func image(e *Event) string {
 	}
 	args := e.Argv
 	if len(args) > 0 {
-		if a := string(args[0]); a != string(e.Path) && a != path.Base(string(e.Path)) {
+		if !names(args[0], e.Path, e.PathGiven, e.Interp) {
 			s += " (called " + Quote(args[0]) + ")"
 		}
 		args = args[1:]
@@ -157,6 +158,13 @@ func image(e *Event) string {
 		s += fmt.Sprintf(" [%d of %d arguments]", len(e.Argv), e.Argc)
 	}
 	return s
+}
+
+// names reports whether a program is called by one of these paths or their last part.
+func names(called []byte, paths ...[]byte) bool {
+	return slices.ContainsFunc(paths, func(p []byte) bool {
+		return len(p) > 0 && (string(called) == string(p) || string(called) == path.Base(string(p)))
+	})
 }
 
 func ending(e *Event) string {

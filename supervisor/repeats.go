@@ -1,0 +1,179 @@
+package supervisor
+
+import (
+	"bytes"
+	"hash/maphash"
+
+	"github.com/agentguard/agentguard/trace"
+)
+
+// repeats remembers acts that may come again and are then only counted: what a
+// thread has in the slots of the sensor, which counts by itself, and failed
+// calls, which are counted here. The table is bounded: when it is full, the one
+// that came first goes, after its count was written.
+type repeats struct {
+	seed  maphash.Seed
+	at    map[uint64]int32 // by hash of the key: index in list
+	list  []repeat
+	first map[uint32]int32 // by process: its acts, linked
+	free  []int32
+	hand  int32 // the next one to go
+}
+
+const maxRepeats = 8192
+
+// repeat is an act that was recorded.
+type repeat struct {
+	key        []byte
+	hash       uint64
+	prev, next int32 // of the same process; none: -1
+	live       bool
+
+	count uint64 // times after it was recorded
+	mono  uint64 // of the last one
+	proc  trace.Proc
+	texts []byte // path, to
+	split int    // where to begins
+
+	kind                     trace.Kind
+	source                   trace.PathSource
+	syscall, access          string
+	nr, errno                int32
+	pathLen, toLen, mode     uint32
+	devMajor, devMinor       uint32
+	flags, resolve, ino      uint64
+	memfd, deleted           bool
+	verdict                  trace.Verdict
+	layer                    trace.Layer
+	certainty                trace.Certainty
+	rule, ruleSource, remedy string
+}
+
+// find returns the act of this key, or nil.
+func (t *repeats) find(key []byte) *repeat {
+	if t.at == nil {
+		return nil
+	}
+	if i, ok := t.at[maphash.Bytes(t.seed, key)]; ok && bytes.Equal(t.list[i].key, key) {
+		return &t.list[i]
+	}
+	return nil
+}
+
+// put remembers the act of e in place of what the key stood for. Where two keys
+// have one hash, the second is not remembered: each of its acts has a record.
+func (t *repeats) put(key []byte, e *trace.Event, write func(*repeat)) {
+	if t.at == nil {
+		t.seed, t.at, t.first = maphash.MakeSeed(), map[uint64]int32{}, map[uint32]int32{}
+	}
+	hash := maphash.Bytes(t.seed, key)
+	i, ok := t.at[hash]
+	if ok && !bytes.Equal(t.list[i].key, key) {
+		return
+	}
+	if !ok {
+		i = t.take(write)
+		t.at[hash] = i
+		t.link(i, e.Proc.Pid)
+	}
+	m := &t.list[i]
+	m.key, m.hash, m.live = append(m.key[:0], key...), hash, true
+	m.remember(e)
+}
+
+// take finds room.
+func (t *repeats) take(write func(*repeat)) int32 {
+	if n := len(t.free); n > 0 {
+		i := t.free[n-1]
+		t.free = t.free[:n-1]
+		return i
+	}
+	if len(t.list) < maxRepeats {
+		t.list = append(t.list, repeat{})
+		return int32(len(t.list) - 1)
+	}
+	i := t.hand
+	t.hand = (t.hand + 1) % maxRepeats
+	t.drop(i, write)
+	t.free = t.free[:len(t.free)-1]
+	return i
+}
+
+func (t *repeats) link(i int32, pid uint32) {
+	m := &t.list[i]
+	m.prev, m.next = -1, -1
+	if head, ok := t.first[pid]; ok {
+		m.next = head
+		t.list[head].prev = i
+	}
+	t.first[pid] = i
+}
+
+// drop forgets an act after its count was written.
+func (t *repeats) drop(i int32, write func(*repeat)) {
+	m := &t.list[i]
+	if m.count > 0 {
+		write(m)
+	}
+	switch {
+	case m.prev >= 0:
+		t.list[m.prev].next = m.next
+	case m.next >= 0:
+		t.first[m.proc.Pid] = m.next
+	default:
+		delete(t.first, m.proc.Pid)
+	}
+	if m.next >= 0 {
+		t.list[m.next].prev = m.prev
+	}
+	delete(t.at, m.hash)
+	m.live, m.count = false, 0
+	if cap(m.texts) > 1024 {
+		m.texts = nil
+	}
+	t.free = append(t.free, i)
+}
+
+// leave writes the counts of a process and forgets its acts: it has ended, or
+// is another program from now on.
+func (t *repeats) leave(pid uint32, write func(*repeat)) {
+	for {
+		i, ok := t.first[pid]
+		if !ok {
+			return
+		}
+		t.drop(i, write)
+	}
+}
+
+func (t *repeats) leaveAll(write func(*repeat)) {
+	for i := range t.list {
+		if t.list[i].live {
+			t.drop(int32(i), write)
+		}
+	}
+}
+
+// remember copies what the record of an act says, but when it was.
+func (m *repeat) remember(e *trace.Event) {
+	m.count, m.proc = 0, e.Proc
+	m.texts = append(append(m.texts[:0], e.Path...), e.To...)
+	m.split = len(e.Path)
+	m.kind, m.source, m.syscall, m.access = e.Kind, e.PathSource, e.Syscall, e.Access
+	m.nr, m.errno, m.pathLen, m.toLen, m.mode = e.SyscallNr, e.Errno, e.PathLen, e.ToLen, e.Mode
+	m.devMajor, m.devMinor, m.flags, m.resolve, m.ino = e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino
+	m.memfd, m.deleted = e.Memfd, e.Deleted
+	m.verdict, m.layer, m.certainty = e.Verdict, e.Layer, e.Certainty
+	m.rule, m.ruleSource, m.remedy = e.Rule, e.RuleSource, e.Remedy
+}
+
+// fill makes e a record of the same act.
+func (m *repeat) fill(e *trace.Event) {
+	e.Path, e.To = m.texts[:m.split:m.split], m.texts[m.split:]
+	e.Kind, e.PathSource, e.Syscall, e.Access = m.kind, m.source, m.syscall, m.access
+	e.SyscallNr, e.Errno, e.PathLen, e.ToLen, e.Mode = m.nr, m.errno, m.pathLen, m.toLen, m.mode
+	e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino = m.devMajor, m.devMinor, m.flags, m.resolve, m.ino
+	e.Memfd, e.Deleted = m.memfd, m.deleted
+	e.Verdict, e.Layer, e.Certainty = m.verdict, m.layer, m.certainty
+	e.Rule, e.RuleSource, e.Remedy = m.rule, m.ruleSource, m.remedy
+}
