@@ -110,7 +110,7 @@ func (r *recovery) check() error {
 	if r.was, err = seal.Verify(r.dir.FS(), r.keys); err != nil {
 		return err
 	}
-	if r.was.Verdict == seal.Altered {
+	if r.was.Verdict == trace.Altered {
 		return fmt.Errorf("the record does not match its checkpoints (%s): it is left as it is", r.was.Faults[0])
 	}
 	r.plan, err = readWhole(r.dir, runs.PlanFile)

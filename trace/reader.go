@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // LineError is a line of a record that could not be read. Reading can go on.
@@ -27,12 +28,22 @@ type Gap struct{ First, Last uint64 }
 // Judgement is what can be said about a record as a whole.
 type Judgement string
 
-// The judgements. A record that was altered is found by its seal, not here.
+// The judgements.
 const (
 	Complete   Judgement = "complete"
 	Incomplete Judgement = "incomplete" // records are missing, and it says where
-	Unsealed   Judgement = "unsealed"   // it does not end with its summary: the writer died
+	Unsealed   Judgement = "unsealed"   // it does not end with its summary, or has no seal: the writer died
+	Altered    Judgement = "altered"    // it is not what was sealed: only a Vouched source knows
 )
+
+// Vouched is a source of a record that knows how the record compares with its
+// seal, which the lines themselves do not tell.
+type Vouched interface {
+	io.Reader
+	// Vouch returns the judgement and, unless it is Complete, the reasons, which
+	// must be safe to print. An empty judgement says nothing.
+	Vouch() (Judgement, []string)
+}
 
 const maxFindings = 100 // of each sort kept in a Report; all are counted
 
@@ -52,6 +63,8 @@ type Report struct {
 	Disagree bool     // the summary counts other numbers than were read
 	Findings []string // of the summary
 	numbers  ledger
+	vouched  Judgement // of the source
+	against  []string  // why
 }
 
 // Judge returns the judgement and every reason against completeness, in plain
@@ -76,10 +89,15 @@ func (r *Report) Judge() (Judgement, []string) {
 	if r.Summary {
 		why = append(why, r.numbers.findings()...)
 	}
+	if r.vouched != "" && r.vouched != Complete {
+		why = append(slices.Clone(r.against), why...)
+	}
 	switch {
-	case !r.Summary:
+	case r.vouched == Altered:
+		return Altered, why
+	case !r.Summary || r.vouched == Unsealed:
 		return Unsealed, why
-	case len(why) > 0:
+	case len(why) > 0 || r.vouched == Incomplete:
 		return Incomplete, why
 	}
 	return Complete, nil
@@ -98,13 +116,22 @@ type Reader struct {
 
 // NewReader returns a Reader of the record in r.
 func NewReader(r io.Reader) *Reader {
-	return &Reader{in: bufio.NewReaderSize(r, 64<<10)}
+	n := &Reader{in: bufio.NewReaderSize(r, 64<<10)}
+	n.vouch(r)
+	return n
+}
+
+func (r *Reader) vouch(src io.Reader) {
+	if v, ok := src.(Vouched); ok {
+		r.report.vouched, r.report.against = v.Vouch()
+	}
 }
 
 // Reset makes r read another record, with the memory that it has.
 func (r *Reader) Reset(src io.Reader) {
 	r.in.Reset(src)
 	r.n, r.raw, r.report = 0, nil, Report{}
+	r.vouch(src)
 }
 
 // Next reads the next record into e, whose slices are valid until the next

@@ -21,6 +21,16 @@ type record struct {
 	size int64
 	live func() bool // whether a supervisor still writes it
 	dir  io.Closer   // what live looks at; nil: nothing
+
+	vouch func() (trace.Judgement, []string) // holds it against its seal; nil: nobody can
+}
+
+// Vouch says of a run of this host whether it is as it was sealed.
+func (r *record) Vouch() (trace.Judgement, []string) {
+	if r.vouch == nil || r.live() {
+		return "", nil
+	}
+	return r.vouch()
 }
 
 // Close closes the record and what came with it.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // openRunRecord opens the record of a run of this host.
@@ -15,7 +16,11 @@ func openRunRecord(state, name string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return recordOf(d)
+	r, err := recordOf(d)
+	if err == nil {
+		r.vouch = func() (trace.Judgement, []string) { return vouchFor(state, d) }
+	}
+	return r, err
 }
 
 // recordOf opens the record of a run and takes over its directory, which stays

@@ -18,7 +18,7 @@ import (
 func newTrace() *cobra.Command {
 	c := &cobra.Command{
 		Use: "trace", Short: "Read the record of a run: views, questions, comparison",
-		Long: "Every view begins with how far the record can be believed: complete, incomplete or\nunsealed. Every byte that came from the command is quoted.\n\n" + recordArgs,
+		Long: "Every view begins with how far the record can be believed: complete, incomplete,\nunsealed or altered. Every byte that came from the command is quoted.\n\n" + recordArgs,
 	}
 	c.AddCommand(newTraceShow(), newTraceQuery(), newTraceTail(), newTraceDiff(), newTraceExport())
 	c.AddCommand(newTraceVerify(), newTraceProve())
@@ -29,12 +29,12 @@ func newTrace() *cobra.Command {
 }
 
 // judged is what the commands that show a record say of their exit status.
-const judged = "\n\nExit status: 0 the record is complete; 1 it is incomplete or unsealed; 125 it cannot be read."
+const judged = "\n\nExit status: 0 the record is complete; 1 it is incomplete, unsealed or altered; 125 it cannot be read."
 
 func newTraceShow() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show [ID|last|FILE]", Short: "Show the process tree, denials, network, files, code, limits, usage and losses of a run", Args: cobra.MaximumNArgs(1),
-		Long: "show prints the judgement of the record first (complete, incomplete, unsealed), then what\nran and what it did. Parts that may be long are cut and say so; with --only they are whole.\n\n" + recordArgs + judged,
+		Long: "show prints the judgement of the record first (complete, incomplete, unsealed, altered),\nthen what ran and what it did. Parts that may be long are cut and say so; with --only they are whole.\n\n" + recordArgs + judged,
 		Example: "  agentguard trace show last\n  agentguard trace show --only timeline\n" +
 			"  agentguard trace show last --json | jq 'select(.verdict==\"deny\")'",
 	}

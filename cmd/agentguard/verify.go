@@ -27,7 +27,7 @@ type sealedRun struct {
 }
 
 // Exit statuses of verify.
-var verdictStatus = map[trace.Judgement]status{trace.Complete: 0, trace.Incomplete: 1, trace.Unsealed: 2, seal.Altered: 3}
+var verdictStatus = map[trace.Judgement]status{trace.Complete: 0, trace.Incomplete: 1, trace.Unsealed: 2, trace.Altered: 3}
 
 const verifyHelp = `verify reads all of a run, hashes it again, and holds it against the seal, the
 checkpoints and, for a run of this host, the host's log. It says where the record differs:
@@ -236,8 +236,8 @@ func verifyProof(b []byte, state string, keys seal.Keys, asJSON bool) error {
 	}
 	p, c, err := seal.OpenProof(b, keys)
 	if err != nil {
-		fmt.Printf("%s: the proof does not hold: %s\n", seal.Altered, trace.Line(err.Error()))
-		return verdictStatus[seal.Altered]
+		fmt.Printf("%s: the proof does not hold: %s\n", trace.Altered, trace.Line(err.Error()))
+		return verdictStatus[trace.Altered]
 	}
 	if asJSON {
 		fmt.Println(p.Line)

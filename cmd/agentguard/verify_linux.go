@@ -114,7 +114,7 @@ func (w *witness) notFound(name string) error {
 		return &supervisor.Refusal{What: fmt.Sprintf("run %s was deleted by %s on %s (%s)", name, trace.Line(r.Pruned.By), trace.Line(r.Pruned.Time), trace.Line(r.Pruned.Why))}
 	}
 	tell("run %s is gone: the host's log has it, and nobody deleted it by agentguard", name)
-	return verdictStatus[seal.Altered]
+	return verdictStatus[trace.Altered]
 }
 
 // ownKeys are the public keys of this host.
@@ -186,7 +186,7 @@ func (w *witness) verifyOne(id string, asJSON bool) (status, error) {
 	rep, err := r.report()
 	if err != nil {
 		tell("%v", err)
-		return verdictStatus[seal.Altered], nil
+		return verdictStatus[trace.Altered], nil
 	}
 	if asJSON {
 		return verdictStatus[rep.Verdict], printReport(rep)
@@ -200,4 +200,28 @@ func (w *witness) verifyOne(id string, asJSON bool) (status, error) {
 	}
 	_, err = fmt.Printf("%-10s %s  %d of %d records%s\n", rep.Verdict, id, rep.Verified, rep.Records, first)
 	return verdictStatus[rep.Verdict], err
+}
+
+// vouchFor holds a run against its seal, by this host's keys. The host's log is
+// left to trace verify.
+func vouchFor(state string, d *runs.RunDir) (trace.Judgement, []string) {
+	var rep *seal.Report
+	err := withVault(state, func(v *vault.Vault) error {
+		keys, err := v.Public()
+		if err == nil {
+			rep, err = seal.Verify(d.FS(), keys)
+		}
+		return err
+	})
+	if err != nil {
+		return trace.Unsealed, []string{"whether it is as it was sealed cannot be said: " + trace.Line(err.Error())}
+	}
+	var why []string
+	for _, f := range rep.Faults {
+		why = append(why, f.String())
+	}
+	if rep.Verdict == trace.Unsealed {
+		why = append(why, rep.Why...)
+	}
+	return rep.Verdict, why
 }

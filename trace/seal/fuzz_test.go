@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 	"testing/fstest"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // Whoever could alter a record could alter everything that is read here: no
@@ -71,7 +73,7 @@ func FuzzVerify(f *testing.F) {
 			c[SealFile] = m[SealFile]
 		}
 		r, err := Verify(c, keys)
-		if err == nil && r.Verdict != Altered && sealed && !bytes.Equal(record, m[TraceFile].Data) {
+		if err == nil && r.Verdict != trace.Altered && sealed && !bytes.Equal(record, m[TraceFile].Data) {
 			t.Errorf("taken: %q", record)
 		}
 	})

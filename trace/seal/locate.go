@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // window bounds how many records are compared to say where a record differs,
@@ -27,7 +29,7 @@ func (v *verifier) locate() error {
 	if len(v.report.Faults) == before {
 		v.fault(TraceFile, "the file does not match what was signed")
 	}
-	v.report.Verdict = Altered
+	v.report.Verdict = trace.Altered
 	v.report.Verified, v.report.Bytes = d.first, d.offset(0)
 	return nil
 }

@@ -216,7 +216,7 @@ func (l *Log) add(e LogEntry, index int64) {
 func (l *Log) Check(r *Report, id RunID) {
 	fault := func(format string, a ...any) {
 		r.Faults = append(r.Faults, Fault{File: SealFile, Text: fmt.Sprintf(format, a...)})
-		r.Verdict = Altered
+		r.Verdict = trace.Altered
 	}
 	logged := l.Runs[id]
 	switch {

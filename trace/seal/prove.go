@@ -45,7 +45,7 @@ func Prove(dir fs.FS, hosts Keys, seq uint64) (*Proof, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Verdict == Altered {
+	if r.Verdict == trace.Altered {
 		return nil, fmt.Errorf("the record is altered: %s", r.Faults[0])
 	}
 	v.report = &Report{}

@@ -291,7 +291,7 @@ func TestThousandTrials(t *testing.T) {
 		kind := trials[i%len(trials)]
 		c := clone(m)
 		what := kind.do(r, c)
-		if got := verify(t, c, keys); got.Verdict != Altered || len(got.Faults) == 0 {
+		if got := verify(t, c, keys); got.Verdict != trace.Altered || len(got.Faults) == 0 {
 			t.Errorf("trial %d, %s %s: %s %v", i, kind.name, what, got.Verdict, got.Faults)
 		}
 	}
@@ -346,7 +346,7 @@ func TestForeignKey(t *testing.T) {
 	m, _ := sample(t)
 	other := fixedKey(t, "agentguard/other.test")
 	r := verify(t, m, publicOf(t, other))
-	if r.Verdict != Altered || !strings.Contains(r.Faults[0].Text, "agentguard/host.test+") {
+	if r.Verdict != trace.Altered || !strings.Contains(r.Faults[0].Text, "agentguard/host.test+") {
 		t.Errorf("%+v", r)
 	}
 	same := fixedKey(t, "agentguard/host.test")
@@ -358,7 +358,7 @@ func TestForeignKey(t *testing.T) {
 	l := begin(t)
 	l.cert, _ = Certificate{Run: testRun, Key: l.run.Public(), BootID: testBoot, Time: testTime}.Sign(thief)
 	l.events(3)
-	if r := verify(t, l.end(), publicOf(t, same)); r.Verdict != Altered {
+	if r := verify(t, l.end(), publicOf(t, same)); r.Verdict != trace.Altered {
 		t.Errorf("a thief's key of the same name: %+v", r)
 	}
 }
@@ -382,12 +382,12 @@ func TestUnsealedPrefix(t *testing.T) {
 	}
 	c := clone(m)
 	c[TraceFile].Data[500] ^= 4
-	if r := verify(t, c, keys); r.Verdict != Altered || r.Faults[0].Line == 0 {
+	if r := verify(t, c, keys); r.Verdict != trace.Altered || r.Faults[0].Line == 0 {
 		t.Errorf("altered: %+v", r)
 	}
 	c = clone(m)
 	c[TraceFile].Data = c[TraceFile].Data[:900]
-	if r := verify(t, c, keys); r.Verdict != Altered {
+	if r := verify(t, c, keys); r.Verdict != trace.Altered {
 		t.Errorf("cut: %+v", r)
 	}
 }

@@ -24,9 +24,6 @@ const (
 	SealFile        = "seal.json"
 )
 
-// Altered is the judgement of a record that does not match its seal.
-const Altered trace.Judgement = "altered"
-
 // Fault is one way in which a run differs from what was signed.
 type Fault struct {
 	File   string `json:"file,omitempty"`
@@ -103,7 +100,7 @@ func Verify(dir fs.FS, hosts Keys) (*Report, error) {
 
 func (v *verifier) fault(file, format string, a ...any) {
 	v.report.Faults = append(v.report.Faults, Fault{File: file, Text: fmt.Sprintf(format, a...)})
-	v.report.Verdict = Altered
+	v.report.Verdict = trace.Altered
 }
 
 // sealed checks a run that has its seal.
@@ -347,7 +344,7 @@ func (v *verifier) checkpoints(s *Statement, key note.Verifier) error {
 		v.fault(CheckpointsFile, "the checkpoints are by another key than the seal")
 		return nil
 	}
-	if v.report.Verdict == Altered {
+	if v.report.Verdict == trace.Altered {
 		return nil // where, is said already
 	}
 	if at := v.disagree(list.points); at != nil {
