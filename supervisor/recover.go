@@ -19,8 +19,11 @@ import (
 // ErrSealed says that a run has its seal: there is nothing to recover.
 var ErrSealed = errors.New("the run is sealed")
 
-// killedFinding is why a recovered record is never complete.
-const killedFinding = "agentguard was killed: what the kernel saw after the last record is unknown"
+// Why a recovered record is never complete.
+const (
+	killedFinding   = "agentguard was killed: what the kernel saw after the last record is unknown"
+	unsealedFinding = "the record was not sealed when the run ended, but later, by the host"
+)
 
 // Forget deletes an ended run. The host's log keeps that it was there, who
 // deleted it and why, so that nobody takes it for one that was made away with.
@@ -51,6 +54,50 @@ func Forget(c Caller, s *runs.State, id, why string) error {
 	return s.Remove(id)
 }
 
+// What a start recovers on its way, beside its command: of the newest runs, and
+// of records of so many bytes, which takes some milliseconds. Others wait for
+// `runs recover`.
+const (
+	recoverNewest = 16
+	recoverBytes  = 8 << 20
+)
+
+// recoverDead recovers runs whose supervisor was killed before it wrote a result.
+func (r *Run) recoverDead() {
+	ids, err := r.state.IDs()
+	if err != nil {
+		r.cfg.Log.Warn().Err(err).Msg("looking for dead runs")
+		return
+	}
+	for _, id := range ids[:min(len(ids), recoverNewest)] {
+		if id == r.id {
+			continue
+		}
+		left, err := r.leftBehind(id)
+		if left && err == nil {
+			err = Recover(r.caller, r.state, id)
+		}
+		if err != nil && !errors.Is(err, runs.ErrLive) && !errors.Is(err, ErrSealed) && !errors.Is(err, fs.ErrNotExist) { // another start was faster
+			r.cfg.Log.Warn().Str("run", id).Err(err).Msg("recovering the record of a dead supervisor")
+		}
+	}
+}
+
+// leftBehind reports whether a run has no result, nobody to write one, and a
+// record that is small enough to be recovered at once.
+func (r *Run) leftBehind(id string) (bool, error) {
+	d, err := r.state.Open(id)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	if _, err := d.Size(runs.ResultFile); !errors.Is(err, fs.ErrNotExist) || d.Live() {
+		return false, err
+	}
+	n, err := d.Size(runs.TraceFile)
+	return n <= recoverBytes, err
+}
+
 // recovery finishes the record of a run whose supervisor died.
 type recovery struct {
 	dir     *runs.RunDir
@@ -62,6 +109,7 @@ type recovery struct {
 	plan    []byte
 	start   trace.Event // first record
 	summary trace.Event
+	finding string
 	losses  []trace.Loss
 	head    seal.Head
 	sum     string
@@ -82,7 +130,7 @@ func Recover(c Caller, s *runs.State, id string) error {
 		return err
 	}
 	defer v.Close()
-	r := &recovery{dir: dir, user: LogUser(c), vault: v}
+	r := &recovery{dir: dir, user: LogUser(c), vault: v, finding: killedFinding}
 	for _, step := range []func() error{r.open, r.check, r.endRecord, r.rebuild, r.store} {
 		if err := step(); err != nil {
 			return err
@@ -156,7 +204,7 @@ func (r *recovery) endRecord() error {
 	if was.Summary {
 		return nil
 	}
-	r.summary = trace.Event{Mono: mono, ExitCode: StatusFailed, Reason: runs.ReasonError, Findings: []string{killedFinding}}
+	r.summary = trace.Event{Mono: mono, ExitCode: StatusFailed, Reason: runs.ReasonError, Findings: []string{r.finding}}
 	return w.Close(&r.summary)
 }
 
@@ -226,8 +274,9 @@ func (r *recovery) store() error {
 func (r *recovery) result() (*runs.Result, error) {
 	res, err := r.dir.Result()
 	if err == nil {
+		r.finding = unsealedFinding
 		res.Record.Verdict = string(trace.Incomplete)
-		res.Record.Findings = append(res.Record.Findings, killedFinding)
+		res.Record.Findings = append(res.Record.Findings, r.finding)
 		return res, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -244,7 +293,7 @@ func (r *recovery) result() (*runs.Result, error) {
 	res = &runs.Result{
 		ID: r.dir.ID(), Version: Version, Argv: plan.Argv, Started: time.Unix(0, r.start.Wall), Ended: time.Now(),
 		Status: StatusFailed, Reason: runs.ReasonError, Error: "agentguard was killed, and the run with it",
-		Record: runs.Record{Path: r.dir.Path(), Verdict: string(trace.Incomplete), Records: uint64(r.head.Records), Lost: r.summary.Lost, Findings: []string{killedFinding}},
+		Record: runs.Record{Path: r.dir.Path(), Verdict: string(trace.Incomplete), Records: uint64(r.head.Records), Lost: r.summary.Lost, Findings: []string{r.finding}},
 	}
 	for name, out := range map[string]*runs.Output{runs.StdoutFile: &res.Stdout, runs.StderrFile: &res.Stderr} {
 		if out.SHA256, out.Kept, err = r.output(name); err != nil {
@@ -256,17 +305,12 @@ func (r *recovery) result() (*runs.Result, error) {
 }
 
 func (r *recovery) output(name string) (sum string, size uint64, err error) {
-	f, err := r.dir.Open(name)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
+	n, err := r.dir.Size(name)
 	if err != nil {
 		return "", 0, err
 	}
 	sum, err = r.dir.Sum(name)
-	return sum, uint64(st.Size()), err
+	return sum, uint64(n), err
 }
 
 func (r *recovery) statement(res *runs.Result, result []byte) (*seal.Statement, error) {
@@ -277,7 +321,7 @@ func (r *recovery) statement(res *runs.Result, result []byte) (*seal.Statement, 
 	st := &seal.Statement{Predicate: seal.Predicate{
 		Run: r.dir.ID(), State: seal.Recovered, Tool: Version, BootID: r.start.BootID, Checkpoint: string(note),
 		Started: seal.Stamp(res.Started), Ended: seal.Stamp(res.Ended), Tree: seal.NewTree(r.head), Checkpoints: r.was.Checkpoints, Durable: true,
-		Verified: r.was.Verified, Verdict: trace.Incomplete, Lost: r.summary.Lost, Findings: []string{killedFinding},
+		Verified: r.was.Verified, Verdict: trace.Incomplete, Lost: r.summary.Lost, Findings: []string{r.finding},
 		PlanSHA256: digest(r.plan), Status: res.Status, Reason: res.Reason,
 	}}
 	for _, l := range r.losses {

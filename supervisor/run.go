@@ -287,6 +287,7 @@ func (r *Run) sweep() error {
 	if err != nil { // one task that cannot be killed must not stop every later run
 		r.cfg.Log.Warn().Err(err).Msg("sweeping after a dead supervisor")
 	}
+	r.recoverDead()
 	sweepLocks(runtimeDir())
 	return r.state.Sweep(time.Minute) // directories that never became a run
 }

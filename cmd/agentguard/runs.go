@@ -43,8 +43,8 @@ func openRun(dir, name string) (*runs.RunDir, error) {
 }
 
 func newRuns() *cobra.Command {
-	c := &cobra.Command{Use: "runs", Short: "List recorded runs and show how they ended"}
-	c.AddCommand(newRunsLs(), newRunsShow())
+	c := &cobra.Command{Use: "runs", Short: "List recorded runs, show how they ended, delete and recover them"}
+	c.AddCommand(newRunsLs(), newRunsShow(), newRunsRm(), newRunsPrune(), newRunsRecover())
 	return c
 }
 
@@ -61,6 +61,9 @@ func newRunsLs() *cobra.Command {
 		defer s.Close()
 		list, err := s.List(*limit)
 		if err != nil {
+			return err
+		}
+		if list, err = withGone(*state, list, *limit); err != nil {
 			return err
 		}
 		if !*asJSON {
@@ -84,7 +87,8 @@ func writeSummary(sum runs.Summary) error {
 	return json.NewEncoder(os.Stdout).Encode(struct {
 		ID   string `json:"id"`
 		Live bool   `json:"live"`
-	}{sum.ID, sum.Live})
+		Gone bool   `json:"gone,omitempty"`
+	}{sum.ID, sum.Live, sum.Gone})
 }
 
 func newRunsShow() *cobra.Command {

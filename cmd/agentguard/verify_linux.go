@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
@@ -60,6 +62,28 @@ func (w *witness) missing() ([]string, error) {
 		return nil, err
 	}
 	return w.log.Missing(supervisor.LogUser(w.caller), ids), nil
+}
+
+// withGone adds to a list of the newest runs those that are missing, and cuts it
+// to its length again.
+func withGone(state string, list []runs.Summary, limit int) ([]runs.Summary, error) {
+	w, err := openWitness(state, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	gone, err := w.missing()
+	if err != nil || len(gone) == 0 {
+		return list, err
+	}
+	for _, id := range gone {
+		list = append(list, runs.Summary{ID: id, Gone: true})
+	}
+	slices.SortFunc(list, func(a, b runs.Summary) int { return cmp.Compare(b.ID, a.ID) })
+	if limit > 0 && len(list) > limit {
+		list = list[:limit]
+	}
+	return list, nil
 }
 
 // open opens a run for verification.

@@ -28,6 +28,20 @@ func (d *RunDir) Sum(name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// Size returns the bytes of a file of the run.
+func (d *RunDir) Size(name string) (int64, error) {
+	f, err := d.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
 // Append opens a file of the run to add to it.
 func (d *RunDir) Append(name string) (*os.File, error) {
 	if err := fileName(name); err != nil {

@@ -19,6 +19,7 @@ var ErrLive = errors.New("the run is live")
 type Summary struct {
 	ID     string
 	Live   bool
+	Gone   bool    // the host's log has it, and the state directory has not
 	Result *Result // nil when there is none: the run is live, or its supervisor died
 	Err    error   // why a result that is there could not be read
 }

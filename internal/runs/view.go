@@ -126,6 +126,8 @@ func WriteTable(w io.Writer, list []Summary) error {
 func (s *Summary) row() []string {
 	r := s.Result
 	switch {
+	case s.Gone:
+		return []string{s.ID, "-", "gone", "-", "-", "missing", "-"}
 	case s.Err != nil:
 		return []string{s.ID, "-", "damaged", "-", "-", "-", trace.Quote(s.Err.Error())}
 	case r == nil && s.Live:

@@ -135,7 +135,7 @@ func (v *verifier) sealed(text []byte) error {
 func why(p *Predicate) []string {
 	var out []string
 	if p.State == Recovered {
-		out = append(out, fmt.Sprintf("agentguard was killed; its own key covers the first %d of %d records, the rest is as it was found afterwards", p.Verified, p.Tree.Records))
+		out = append(out, fmt.Sprintf("sealed by the host afterwards: the run's own key covers the first %d of %d records, the rest is as it was found", p.Verified, p.Tree.Records))
 	}
 	if p.Lost > 0 {
 		out = append(out, fmt.Sprintf("records lost: %d", p.Lost))
