@@ -34,6 +34,8 @@ type limit struct {
 	parse  func(string) (int64, *problem)
 	format func(int64) string
 	what   string // "a size", for "expected a size or none"
+
+	pattern string // of its text, for the JSON Schema: no stricter than parse
 }
 
 func (l limit) read(v value) (edit, *problem) {
@@ -80,6 +82,7 @@ type scalar struct {
 	parse  func(value) (string, *problem)
 	within func(s, most string) bool // nil: the ceiling does not bound it here
 	empty  string                    // what "" means, for people
+	words  []string                  // all that parse accepts; nil: not a closed list
 }
 
 // word is a scalar out of a fixed list, the strictest word first: the order
@@ -106,6 +109,7 @@ func word(at func(*Policy) (*string, *Source), words ...string) scalar {
 			return "", wrong(hint, "unknown word %s", quote(v.text))
 		},
 		within: func(s, most string) bool { return rank(s) <= rank(most) },
+		words:  words,
 	}
 }
 

@@ -22,7 +22,7 @@ func unsafeWords() []string {
 // size is a limit in bytes; scale is the value of a number without a unit.
 func size(at func(*Policy) *Limit, scale int64) limit {
 	parse := func(s string) (int64, *problem) { return parseSize(s, scale) }
-	return limit{at: at, parse: parse, format: formatSize, what: "a size"}
+	return limit{at: at, parse: parse, format: formatSize, what: "a size", pattern: `^([0-9]+(\.[0-9]+)?[A-Za-z]{0,3}|none)$`}
 }
 
 // minMemory keeps "--memory 512", meant as megabytes, from being 512 bytes.
@@ -45,13 +45,13 @@ func memory() limit {
 
 // span is a limit in time.
 func span(at func(*Policy) *Limit) limit {
-	return limit{at: at, parse: parseSpan, format: formatSpan, what: "a duration"}
+	return limit{at: at, parse: parseSpan, format: formatSpan, what: "a duration", pattern: `^([0-9.hmsµuμn]+|none)$`}
 }
 
 // count is a limit on how many.
 func count(at func(*Policy) *Limit, most int64) limit {
 	parse := func(s string) (int64, *problem) { return parseCount(s, most) }
-	return limit{at: at, parse: parse, format: formatCount, what: "a whole number"}
+	return limit{at: at, parse: parse, format: formatCount, what: "a whole number", pattern: `^([0-9]+|none)$`}
 }
 
 // workspacePath is bounded by Bound itself: what allows it depends on the mode.

@@ -3,7 +3,9 @@ package trace
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Describe says in one line what a record says, whatever its kind; a denial as
@@ -45,7 +47,7 @@ func plainly(e *Event) string {
 	case KindExit:
 		return "end: " + ending(e)
 	case KindSignal:
-		return SignalName(e.Signal) + " to " + Object(e)
+		return joined(cmp.Or(SignalName(e.Signal), "signal"), "to", cmp.Or(Object(e), "a process"))
 	case KindCanary:
 		return "canary " + Quote(e.Probe) + ": " + or(string(e.Verdict))
 	case KindLimit:
@@ -57,19 +59,22 @@ func plainly(e *Event) string {
 	case KindSummary:
 		return "end of the run: " + result(e)
 	case KindRename, KindLink:
-		return word1(string(e.Kind)) + " " + Object(e) + " to " + Quote(e.To[:min(len(e.To), maxShown)])
+		return joined(word1(string(e.Kind)), Object(e), "to", Quote(e.To[:min(len(e.To), maxShown)]))
+	case KindDeny:
+		return joined("refused", word1Or(e.Syscall), Object(e))
 	case KindConnect, KindBind, KindListen, KindSend, KindSocket:
 		return netAct(e)
 	}
 	return fileAct(e)
 }
 
+// joined puts blanks between the words that are there.
+func joined(words ...string) string {
+	return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " ")
+}
+
 func netAct(e *Event) string {
-	s := word1(string(e.Kind)) + " " + peer(e)
-	if e.End != "" {
-		s += " " + word1(e.End)
-	}
-	return s + traffic(e.Bytes, e.Received)
+	return joined(word1(string(e.Kind)), peer(e), word1Or(e.End)) + traffic(e.Bytes, e.Received)
 }
 
 func fileAct(e *Event) string {

@@ -13,7 +13,7 @@ import (
 
 func newPolicy() *cobra.Command {
 	c := &cobra.Command{Use: "policy", Short: "Check policy files and show what they come to"}
-	c.AddCommand(newPolicyCheck(), newPolicyShow())
+	c.AddCommand(newPolicyCheck(), newPolicyShow(), newPolicySchema())
 	return c
 }
 
@@ -54,6 +54,19 @@ func newPolicyShow() *cobra.Command {
 		return printClauses(p.Clauses(), *asJSON)
 	}
 	return c
+}
+
+func newPolicySchema() *cobra.Command {
+	return &cobra.Command{
+		Use: "schema", Short: "Print the JSON Schema of policy files, for editors", Args: cobra.NoArgs,
+		Long: "schema prints a JSON Schema (draft 2020-12) made from the table that policy files are read\nby. It accepts every file that check accepts; check refuses more.",
+		Example: "  agentguard policy schema > agentguard.schema.json\n" +
+			"  # yaml-language-server: $schema=./agentguard.schema.json  (first line of a policy file)",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := os.Stdout.Write(policy.JSONSchema())
+			return err
+		},
+	}
 }
 
 func printClauses(list []policy.Clause, asJSON bool) error {
