@@ -14,26 +14,24 @@ import (
 type EdgeSockets struct{ TCP4, TCP6, UDP4, UDP6 *os.File }
 
 // Edge is the look-up program of one network namespace: it decides which socket
-// a new connection or a datagram meets there. Both must be kept: a link or a map
+// a new connection or a datagram meets there. It must be kept: a link or a map
 // that is collected takes the program off in silence.
 type Edge struct {
-	link link.Link
-	maps []*ebpf.Map
-	prog *ebpf.Program
+	link        link.Link
+	edge, relay *ebpf.Map
+	prog        *ebpf.Program
 }
 
-// AttachEdge loads the program and attaches it to netns. What the rules have
-// goes to the relay's sockets, loopback as always, and everything else is
-// refused. It ends with Close, with this process, or with the namespace.
-func AttachEdge(netns *os.File, rules []Rule, sockets EdgeSockets) (*Edge, error) {
+// NewEdge loads the program with its rules; it is attached to nothing yet.
+func NewEdge(rules []Rule) (*Edge, error) {
 	e := &Edge{}
-	if err := e.attach(netns, rules, sockets); err != nil {
+	if err := e.load(rules); err != nil {
 		return nil, errors.Join(fmt.Errorf("bpf: look-up program: %w", plain(err)), e.Close())
 	}
 	return e, nil
 }
 
-func (e *Edge) attach(netns *os.File, rules []Rule, sockets EdgeSockets) error {
+func (e *Edge) load(rules []Rule) error {
 	spec, err := loadLookup()
 	if err != nil {
 		return err
@@ -43,25 +41,30 @@ func (e *Edge) attach(netns *os.File, rules []Rule, sockets EdgeSockets) error {
 		return err
 	}
 	defer c.Close()
-	e.prog = c.DetachProgram("lookup")
-	edge, relay := c.DetachMap("edge"), c.DetachMap("relay")
-	e.maps = []*ebpf.Map{edge, relay}
-	if err := fillRules(edge, 0, rules); err != nil {
-		return err
-	}
+	e.prog, e.edge, e.relay = c.DetachProgram("lookup"), c.DetachMap("edge"), c.DetachMap("relay")
+	return fillRules(e.edge, 0, rules)
+}
+
+// Attach puts the program in force in netns: what the rules have goes to the
+// relay's sockets, loopback as always, and everything else is refused. It ends
+// with Close, with this process, or with the namespace.
+func (e *Edge) Attach(netns *os.File, sockets EdgeSockets) error {
 	for i, f := range []*os.File{sockets.TCP4, sockets.TCP6, sockets.UDP4, sockets.UDP6} { // relay_index of c/lookup.c
 		if f == nil {
 			continue
 		}
-		err := relay.Put(uint32(i), uint64(f.Fd()))
+		err := e.relay.Put(uint32(i), uint64(f.Fd()))
 		runtime.KeepAlive(f)
 		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name(), err)
+			return fmt.Errorf("bpf: look-up program: %s: %w", f.Name(), err)
 		}
 	}
-	e.link, err = link.AttachNetNs(int(netns.Fd()), e.prog)
+	var err error
+	if e.link, err = link.AttachNetNs(int(netns.Fd()), e.prog); err != nil {
+		return fmt.Errorf("bpf: look-up program: %w", err)
+	}
 	runtime.KeepAlive(netns)
-	return err
+	return nil
 }
 
 // Close takes the program off.
@@ -73,11 +76,11 @@ func (e *Edge) Close() error {
 	if e.prog != nil {
 		errs = append(errs, e.prog.Close())
 	}
-	for _, m := range e.maps {
+	for _, m := range []*ebpf.Map{e.edge, e.relay} {
 		if m != nil {
 			errs = append(errs, m.Close())
 		}
 	}
-	e.link, e.prog, e.maps = nil, nil, nil
+	*e = Edge{}
 	return errors.Join(errs...)
 }

@@ -66,6 +66,9 @@ func (d *destinations) at(key destinationKey) *runs.Destination {
 
 // hostOf is the name of a destination, or its address where it has none.
 func hostOf(e *netguard.Event) string {
+	if e.Published {
+		return "published"
+	}
 	if len(e.Name) > 0 {
 		return string(e.Name)
 	}
@@ -112,6 +115,9 @@ func (r *recorder) network(n *netguard.Event, plan *Egress) {
 	default:
 		return
 	}
+	if n.Published {
+		e.Text = "network.publish: from outside, to the published port"
+	}
 	if n.Denied {
 		r.refused(&e, n, plan)
 	}
@@ -138,7 +144,7 @@ func (r *recorder) refused(e *trace.Event, n *netguard.Event, plan *Egress) {
 		e.Layer, e.Rule = trace.LayerLimit, "network."+n.Limit
 	case n.End == netguard.EndRefused:
 		e.Rule = "network.allow_private"
-	case n.Kind == netguard.KindDeny && string(n.Name) == "publish":
+	case n.Kind == netguard.KindDeny && n.Published:
 		e.Rule = "network.publish"
 	default:
 		e.Remedy = trace.Remedy(e)

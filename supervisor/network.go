@@ -34,8 +34,8 @@ type network struct {
 // breaks off at the end.
 const networkGrace = 5 * time.Second
 
-// startDialler starts the process that dials. It needs a few milliseconds to
-// be ready, which pass beside the rest.
+// startDialler starts the process that dials, which needs a few milliseconds to
+// be ready, and loads the look-up program: both beside the birth.
 func (r *Run) startDialler() error {
 	if r.plan.Egress == nil || r.host.programs == nil {
 		return nil
@@ -48,7 +48,8 @@ func (r *Run) startDialler() error {
 	}
 	r.net = n
 	r.release.push("network", n.close)
-	return nil
+	n.edge, err = bpf.NewEdge(r.plan.Egress.rules())
+	return err
 }
 
 // openNetwork leads the run's namespace to the dialling process: addresses,
@@ -66,11 +67,7 @@ func (r *Run) openNetwork() error {
 	if n.inside, err = netguard.OpenNamespace(n.ns, cfg); err != nil {
 		return err
 	}
-	rules := r.plan.Egress.rules()
-	if err := n.attach(rules, r.plan.off("edge")); err != nil {
-		return err
-	}
-	if err := r.sensor.Allow(rules); err != nil {
+	if err := errors.Join(n.attach(r.plan.off("edge")), r.sensor.Allow(r.plan.Egress.rules())); err != nil {
 		return err
 	}
 	if !r.plan.off("canary") {
@@ -88,16 +85,14 @@ func (r *Run) openNetwork() error {
 	return n.process.Ready(birthLimit)
 }
 
-func (n *network) attach(rules []bpf.Rule, off bool) error {
-	if off {
+func (n *network) attach(off bool) error {
+	if off { // a test seam
 		return nil
 	}
 	s := n.inside.Sockets
-	var err error
-	n.edge, err = bpf.AttachEdge(n.ns, rules, bpf.EdgeSockets{
+	return n.edge.Attach(n.ns, bpf.EdgeSockets{
 		TCP4: s[netguard.TCP4], TCP6: s[netguard.TCP6], UDP4: s[netguard.UDP4], UDP6: s[netguard.UDP6],
 	})
-	return err
 }
 
 // followNetwork begins to read the account of the dialling process.

@@ -16,12 +16,16 @@ char _license[] SEC("license") = "GPL"; /* what the kernel is told; the source i
 
 struct rule_map edge SEC(".maps");
 
-/* The relay's sockets, by protocol and family: see relay_index. */
+/*
+ * The relay's sockets, by protocol and family: see relay_index. Sizes and no
+ * types: the kernel refuses a socket map with types, and to give up the refused
+ * one waits for an RCU grace period.
+ */
 struct {
 	MAP_UINT(type, MAP_SOCKMAP);
 	MAP_UINT(max_entries, 4);
-	MAP_TYPE(key, u32);
-	MAP_TYPE(value, u64);
+	MAP_UINT(key_size, sizeof(u32));
+	MAP_UINT(value_size, sizeof(u64));
 } relay SEC(".maps");
 
 INLINE u32 relay_index(u32 protocol, u32 family)

@@ -47,7 +47,7 @@ func (s *server) publish(port uint16) error {
 func (s *server) admitCaller(c *net.TCPConn, port uint16) {
 	started := time.Now()
 	peer := addrPort(c.RemoteAddr())
-	e := Event{Kind: KindConnect, Proto: "tcp", Name: []byte("publish"), Asked: netip.AddrPortFrom(addrPort(c.LocalAddr()).Addr(), port), Addr: peer}
+	e := Event{Kind: KindConnect, Published: true, Proto: "tcp", Asked: netip.AddrPortFrom(addrPort(c.LocalAddr()).Addr(), port), Addr: peer}
 	uid, err := ownerOf(peer)
 	if err != nil || uid != s.cfg.CallerUID && uid != 0 {
 		reset(c)
