@@ -28,6 +28,7 @@ const (
 	Device             // read and write a device node (or those of a directory) and its ioctls
 	Proc               // read and list: a write to /proc/PID/mem could forge what the record reads from an exec
 	Plain              // read and list; nothing is executed
+	Socket             // connect to one unix socket of the host
 )
 
 // Groups of rights by the ABI that brought them. The rows are the kernel's:
@@ -58,7 +59,7 @@ var scopes = []struct {
 const (
 	readRights  = ll.AccessFSExecute | ll.AccessFSReadFile | ll.AccessFSReadDir
 	writeRights = 1<<15 - 1 // everything up to ABI 3: never RESOLVE_UNIX, whose sockets are the host's
-	fileRights  = ll.AccessFSExecute | ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate | ll.AccessFSIoctlDev
+	fileRights  = ll.AccessFSExecute | ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate | ll.AccessFSIoctlDev | ll.AccessFSResolveUnix
 )
 
 var kindRights = map[Kind]uint64{
@@ -68,6 +69,7 @@ var kindRights = map[Kind]uint64{
 	Device: ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile | ll.AccessFSTruncate | ll.AccessFSIoctlDev,
 	Proc:   ll.AccessFSReadFile | ll.AccessFSReadDir,
 	Plain:  ll.AccessFSReadFile | ll.AccessFSReadDir,
+	Socket: ll.AccessFSResolveUnix,
 }
 
 // Handled returns every file-system right that ABI abi knows: the ruleset

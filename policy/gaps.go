@@ -20,7 +20,6 @@ func (p *Policy) Gaps() []Gap {
 	g.runtime(p)
 	g.filesystem(p)
 	g.bounds(p)
-	g.network(p)
 	return g
 }
 
@@ -96,9 +95,3 @@ func (p *Policy) reallyWritable() string {
 
 // asked reports a limit that a file or a flag set to a number.
 func asked(l Limit) bool { return !l.Unlimited && !l.Source.IsDefault() }
-
-func (g *gaps) network(p *Policy) {
-	if len(p.Unix) > 0 {
-		g.add("network.unix", p.Unix[0].Source, "sockets of the host cannot be granted yet", "remove unix (--unix)")
-	}
-}

@@ -103,3 +103,15 @@ func socketWord(path string) (word, what string) {
 	}
 	return "", ""
 }
+
+// UnsafeSockets lists the granted sockets that are the whole authority of their
+// owner, each with its word under unsafe: a summary must name them.
+func (p *Policy) UnsafeSockets() []string {
+	var out []string
+	for _, u := range p.Unix {
+		if word, _ := socketWord(u.Value); word != "" {
+			out = append(out, word+": "+printable(u.Value))
+		}
+	}
+	return out
+}

@@ -41,6 +41,9 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 		if w := p.Workspace; w.Path != "" {
 			errs = append(errs, g.addWorkspace(w))
 		}
+		for _, u := range p.Unix {
+			errs = append(errs, g.addSocket(u))
+		}
 		errs = append(errs, g.pin())
 		return nil
 	})
@@ -248,4 +251,27 @@ func closeAll(list []Opened) error {
 		errs = append(errs, o.File.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// addSocket grants exactly one unix socket. Its caller must be able to connect
+// to it, which takes write permission (unix(7)); the kernel asks the same of
+// the command later.
+func (g *grants) addSocket(u policy.Text) error {
+	clause := clauseText(clauseUnix, u.Source)
+	o, err := openPath(u.Value)
+	if err != nil {
+		return grantError(u.Value, "--unix", clause, err)
+	}
+	if o.Stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		r := &Refusal{What: trace.Quote(o.Path) + " is not a socket", Clause: clause, Remedy: "grant files and directories with --ro or --rw"}
+		return errors.Join(r, o.File.Close())
+	}
+	if err := unix.Faccessat2(int(o.File.Fd()), "", unix.W_OK, unix.AT_EMPTY_PATH|unix.AT_EACCESS); err != nil {
+		r := &Refusal{What: "cannot grant " + trace.Quote(o.Path), Clause: clause, Err: err, Remedy: "a run reaches no more than its caller may connect to"}
+		return errors.Join(r, o.File.Close())
+	}
+	g.entries = append(g.entries, Entry{
+		Op: "bind", At: o.Path, From: o.Path, Access: "socket", Dev: o.Stat.Dev, Ino: o.Stat.Ino, Clause: clause, Source: u.Source, open: &o,
+	})
+	return nil
 }

@@ -218,8 +218,8 @@ func maskSockets(view []Entry, sockets []hostSocket) ([]Entry, error) {
 				continue
 			}
 			at := path.Join(g.At, rel)
-			if holder(view, at) != g || seen[at] {
-				continue // another mount lies over it, or it is known by another name
+			if holder(view, at) != g || seen[at] || shown(view, at) {
+				continue // another mount lies over it, or it is known by another name, or it is meant to be shown
 			}
 			seen[at] = true
 			masks = append(masks, Entry{Op: "mask", At: at, From: sockets[k].path, Clause: g.Clause, Source: g.Source, open: g.open, system: true})
@@ -257,4 +257,9 @@ func (m *mountSet) placeMask(p *Plan, e *Entry) error {
 	}
 	m.masked[e.At] = true
 	return nil
+}
+
+// shown reports whether the view shows exactly the socket at this place.
+func shown(view []Entry, at string) bool {
+	return slices.ContainsFunc(view, func(e Entry) bool { return e.At == at && e.Access == "socket" })
 }

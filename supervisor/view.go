@@ -19,7 +19,7 @@ type Entry struct {
 	Op     string        `json:"op"`               // dir, symlink, file, device, bind, cow, pin, mask, scratch, proc, devpts, cgroup
 	At     string        `json:"at"`               // absolute path inside
 	From   string        `json:"from,omitempty"`   // host path of a bind, target of a symlink, name below the scratch file system
-	Access string        `json:"access,omitempty"` // ro, rw, plain (read, not execute), list, device, proc
+	Access string        `json:"access,omitempty"` // ro, rw, plain (read, not execute), list, device, proc, socket
 	Dev    uint64        `json:"dev,omitempty"`    // identity of a bind's source
 	Ino    uint64        `json:"ino,omitempty"`
 	IDMap  bool          `json:"idmap,omitempty"`  // host uid 0 is shown as the run's uid; of a cow entry, where its file system can
@@ -46,6 +46,8 @@ func (e *Entry) kind() landlock.Kind {
 		return landlock.Plain
 	case "device":
 		return landlock.Device
+	case "socket":
+		return landlock.Socket
 	case "proc":
 		return landlock.Proc
 	}
@@ -117,6 +119,7 @@ const (
 	clauseWritable  = "filesystem.writable_mounts"
 	clauseCow       = "filesystem.cow_mounts"
 	clauseWorkspace = "filesystem.workspace"
+	clauseUnix      = "network.unix"
 )
 
 // clauseText is how a clause appears in errors, the plan and the record.

@@ -63,6 +63,9 @@ func summarise(res *runs.Result, p *policy.Policy) {
 		}
 	}
 	tellNetwork(res.Network)
+	for _, s := range p.UnsafeSockets() {
+		tell("the command could use %s (network.unix)", s)
+	}
 	if res.Record.Verdict != string(trace.Complete) {
 		tell("the record is %s: %d events lost; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, res.ID)
 	}
