@@ -3,9 +3,11 @@ package supervisor
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/netguard"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
 
@@ -52,32 +54,51 @@ func (b *builder) probeSeccomp() {
 	b.probe("seccomp", "clone3()", unix.ENOSYS, 0, unix.SYS_CLONE3, zero(), zero())
 }
 
-// probeNetwork connects UDP sockets to documentation addresses (RFC 5737,
-// RFC 3849). The cgroup program says EPERM; a namespace that only has lo would
-// say ENETUNREACH, and the host's would succeed.
+// documentation are addresses that lead nowhere (RFC 5737, RFC 3849); the
+// canary takes the first of a family that the allowlist does not have.
+var documentation = []netip.AddrPort{
+	netip.MustParseAddrPort("192.0.2.1:9"), netip.MustParseAddrPort("198.51.100.1:9"), netip.MustParseAddrPort("203.0.113.1:9"),
+	netip.MustParseAddrPort("[2001:db8::1]:9"), netip.MustParseAddrPort("[2001:db8:ffff::1]:9"),
+}
+
+// probeNetwork connects UDP sockets to documentation addresses. The cgroup
+// program says EPERM; a namespace that only has lo would say ENETUNREACH, and the
+// host's would succeed. With an allowlist it must also refuse a synthetic
+// address that is nobody's: the namespace itself would answer ECONNREFUSED.
 func (b *builder) probeNetwork() {
 	want := unix.EPERM
 	if !b.plan.NetBPF {
 		want = unix.ENETUNREACH
 	}
-	v4 := make([]byte, 16) // struct sockaddr_in: 192.0.2.1:9
-	binary.LittleEndian.PutUint16(v4, unix.AF_INET)
-	binary.BigEndian.PutUint16(v4[2:], 9)
-	copy(v4[4:], []byte{192, 0, 2, 1})
-	b.connect("udp 192.0.2.1:9", unix.AF_INET, v4, want)
-	if b.plan.IPv6 {
-		v6 := make([]byte, 28) // struct sockaddr_in6: [2001:db8::1]:9
-		binary.LittleEndian.PutUint16(v6, unix.AF_INET6)
-		binary.BigEndian.PutUint16(v6[2:], 9)
-		copy(v6[8:], []byte{0x20, 0x01, 0x0d, 0xb8})
-		v6[23] = 1
-		b.connect("udp [2001:db8::1]:9", unix.AF_INET6, v6, want)
+	for _, v4 := range []bool{true, false} {
+		if !v4 && !b.plan.IPv6 {
+			continue
+		}
+		for _, to := range documentation {
+			if to.Addr().Is4() == v4 && !b.plan.Egress.allows(unix.IPPROTO_UDP, to) {
+				b.connect("udp", unix.SOCK_DGRAM, to, want)
+				break
+			}
+		}
+	}
+	if b.plan.Egress != nil && b.plan.NetBPF {
+		b.connect("tcp", unix.SOCK_STREAM, netip.AddrPortFrom(netguard.Own4, 9), unix.EPERM)
 	}
 }
 
-func (b *builder) connect(label string, family int, sockaddr []byte, want unix.Errno) {
+func (b *builder) connect(proto string, kind int, to netip.AddrPort, want unix.Errno) {
+	family, sockaddr := unix.AF_INET, make([]byte, 16) // struct sockaddr_in
+	if to.Addr().Is6() {
+		family, sockaddr = unix.AF_INET6, make([]byte, 28) // struct sockaddr_in6
+		copy(sockaddr[8:], to.Addr().AsSlice())
+	} else {
+		copy(sockaddr[4:], to.Addr().AsSlice())
+	}
+	binary.LittleEndian.PutUint16(sockaddr, uint16(family))
+	binary.BigEndian.PutUint16(sockaddr[2:], to.Port())
+	label := proto + " " + to.String()
 	fd := b.NewSlot()
-	b.Call("canary", "socket for "+label, unix.SYS_SOCKET, initproc.Value(family), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), zero()).Save(fd)
+	b.Call("canary", "socket for "+label, unix.SYS_SOCKET, initproc.Value(family), initproc.Value(kind|unix.SOCK_CLOEXEC), zero()).Save(fd)
 	layer := "bpf"
 	if want != unix.EPERM {
 		layer = "netns"

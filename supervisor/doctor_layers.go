@@ -19,8 +19,9 @@ var neededCaps = []int{
 }
 
 // usefulCaps are those that some runs fail without: with workspaces of other
-// users, cgroups left by killed supervisors, signals to forward.
-var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL}
+// users, cgroups left by killed supervisors, signals to forward, an allowlist (its
+// resolver has port 53; its answers by UDP are raw packets).
+var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW}
 
 // lacking names those of the capabilities that a set is without.
 func lacking(set uint64, caps []int) []string {
@@ -68,6 +69,9 @@ func (x *examination) network() {
 	}
 	x.try("network", "cgroup BPF", "programs on the cgroup of all runs refuse connects, sends, binds and raw sockets",
 		err, cellThin, x.bpfRemedy())
+	err = x.asRoot(func() error { return x.record.support.Err("sk_lookup") })
+	x.try("network", "allowlist", "a look-up program can lead allowed connections through the wall", err, cellThin,
+		"a kernel with sk_lookup programs; without, a run with an allowlist is refused")
 }
 
 // tryUnshare makes a namespace on a thread that ends with it.
