@@ -1,0 +1,199 @@
+package netguard
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeNet is a network in which only the addresses of up answer.
+type fakeNet struct {
+	mu    sync.Mutex
+	tried []string
+	up    map[string]time.Duration
+}
+
+func (f *fakeNet) dial(ctx context.Context, _ string, to netip.AddrPort) (net.Conn, error) {
+	f.mu.Lock()
+	f.tried = append(f.tried, to.Addr().String())
+	delay, ok := f.up[to.Addr().String()]
+	f.mu.Unlock()
+	if !ok {
+		return nil, unix.ECONNREFUSED
+	}
+	select {
+	case <-time.After(delay):
+		a, b := net.Pipe()
+		b.Close()
+		return a, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func testDialer(t *testing.T, cfg *Config, f *fakeNet, answers func() []string) *dialer {
+	t.Helper()
+	d := newDialer(cfg, newDirectory(&cfg.Table))
+	d.dial = f.dial
+	d.lookup = func(context.Context, string) ([]netip.Addr, error) {
+		var out []netip.Addr
+		for _, s := range answers() {
+			out = append(out, netip.MustParseAddr(s))
+		}
+		return out, nil
+	}
+	return d
+}
+
+func TestPrivateAddresses(t *testing.T) {
+	table := compile(t, "tcp a.example 443", "tcp *.w.example 443", "tcp 10.1.0.0/16 443")
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		to     string
+		addr   string
+		wanted bool
+	}{
+		{"public", Config{}, "a.example", "203.0.114.1", true},
+		{"metadata", Config{}, "a.example", "169.254.169.254", false},
+		{"metadata, mapped", Config{}, "a.example", "::ffff:169.254.169.254", false},
+		{"loopback", Config{}, "a.example", "127.0.0.1", false},
+		{"private", Config{}, "a.example", "10.2.0.1", false},
+		{"private, the address is allowed itself", Config{}, "a.example", "10.1.2.3", true},
+		{"private, the name may", Config{PrivateNames: []string{"a.example"}}, "a.example", "10.2.0.1", true},
+		{"private, another name may", Config{PrivateNames: []string{"b.example"}}, "a.example", "10.2.0.1", false},
+		{"private, the wildcard may", Config{PrivateNames: []string{"*.w.example"}}, "x.y.w.example", "10.2.0.1", true},
+		{"private, the range may", Config{PrivateNets: parsePrefixes("10.2.0.0/16")}, "a.example", "10.2.0.1", true},
+		{"pinned", Config{Resolve: map[string]netip.Addr{"a.example": netip.MustParseAddr("10.2.0.1")}}, "a.example", "203.0.114.1", false},
+	} {
+		c.cfg.Table = *table
+		f := &fakeNet{up: map[string]time.Duration{netip.MustParseAddr(c.addr).Unmap().String(): 0}}
+		d := testDialer(t, &c.cfg, f, func() []string { return []string{c.addr} })
+		conn, _, err := d.connect(t.Context(), "tcp", destination{name: c.to, port: 443})
+		if (err == nil) != c.wanted || err != nil && (!errors.Is(err, errPrivate) || len(f.tried) > 0) {
+			t.Errorf("%s: %v, tried %q", c.name, err, f.tried)
+		}
+		if conn != nil {
+			conn.Close()
+		}
+	}
+}
+
+// A name that turns to a private address between two connections gains nothing.
+func TestRebinding(t *testing.T) {
+	answers := [][]string{{"203.0.114.1"}, {"169.254.169.254"}, {"10.0.0.1", "203.0.114.1"}}
+	f := &fakeNet{up: map[string]time.Duration{"203.0.114.1": 0, "169.254.169.254": 0, "10.0.0.1": 0}}
+	cfg := &Config{Table: *compile(t, "tcp a.example 80")}
+	i := 0
+	d := testDialer(t, cfg, f, func() []string { i++; return answers[i-1] })
+	for k, want := range []string{"203.0.114.1", "", "203.0.114.1"} {
+		clear(d.fresh) // as if the answer were old
+		c, to, err := d.connect(t.Context(), "tcp", destination{name: "a.example", port: 80})
+		if want == "" {
+			if !errors.Is(err, errPrivate) {
+				t.Errorf("%d: %v", k, err)
+			}
+			continue
+		}
+		if err != nil || to.Addr().String() != want {
+			t.Fatalf("%d: %v %v", k, to, err)
+		}
+		c.Close()
+	}
+	if slices.ContainsFunc(f.tried, func(s string) bool { return s != "203.0.114.1" }) {
+		t.Errorf("tried %q", f.tried)
+	}
+}
+
+func TestRace(t *testing.T) {
+	cfg := &Config{Table: *compile(t, "tcp a.example 80")}
+	dest := destination{name: "a.example", port: 80}
+	var many []string
+	for i := range 4000 {
+		many = append(many, netip.AddrFrom4([4]byte{203, 1, byte(i >> 8), byte(i)}).String())
+	}
+	for _, c := range []struct {
+		name    string
+		answers []string
+		up      map[string]time.Duration
+		want    string
+		tried   string
+	}{
+		{"the first", []string{"203.1.0.1", "203.1.0.2"}, map[string]time.Duration{"203.1.0.1": 0}, "203.1.0.1", "203.1.0.1"},
+		{"families alternate", []string{"2606::1", "2606::2", "203.1.0.1"}, map[string]time.Duration{"2606::2": 0}, "2606::2", "2606::1 203.1.0.1 2606::2"},
+		{"a slow one", []string{"2606::1", "203.1.0.1"}, map[string]time.Duration{"2606::1": time.Hour, "203.1.0.1": 0}, "203.1.0.1", "2606::1 203.1.0.1"},
+		{"none", []string{"203.1.0.1", "203.1.0.2"}, nil, "", "203.1.0.1 203.1.0.2"},
+		{"too many", many, nil, "", strings.Join(many[:maxTargets], " ")},
+		{"one, often", []string{"203.1.0.1", "203.1.0.1", "203.1.0.1"}, nil, "", "203.1.0.1"},
+	} {
+		f := &fakeNet{up: c.up}
+		d := testDialer(t, cfg, f, func() []string { return c.answers })
+		conn, to, err := d.connect(t.Context(), "tcp", dest)
+		if (err == nil) != (c.want != "") || err == nil && to.Addr().String() != c.want {
+			t.Errorf("%s: %v %v", c.name, to, err)
+		}
+		if conn != nil {
+			conn.Close()
+		}
+		f.mu.Lock()
+		if got := strings.Join(f.tried, " "); got != c.tried {
+			t.Errorf("%s: tried %q, want %q", c.name, got, c.tried)
+		}
+		f.mu.Unlock()
+	}
+}
+
+// Many connections at once ask the host once.
+func TestLookOnce(t *testing.T) {
+	f := &fakeNet{up: map[string]time.Duration{"203.1.0.1": 0}}
+	cfg := &Config{Table: *compile(t, "tcp a.example 80")}
+	var mu sync.Mutex
+	asked := 0
+	d := testDialer(t, cfg, f, func() []string {
+		mu.Lock()
+		asked++
+		mu.Unlock()
+		time.Sleep(20 * time.Millisecond)
+		return []string{"203.1.0.1"}
+	})
+	var wait sync.WaitGroup
+	for range 50 {
+		wait.Go(func() {
+			c, _, err := d.connect(t.Context(), "tcp", destination{name: "a.example", port: 80})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c.Close()
+		})
+	}
+	wait.Wait()
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+func TestReason(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		errno int
+		text  string
+	}{
+		{&net.OpError{Op: "dial", Err: unix.EHOSTUNREACH}, int(unix.EHOSTUNREACH), "no route to host"},
+		{&net.DNSError{Err: "no such host", IsNotFound: true}, 0, "the host does not find the name"},
+		{&net.DNSError{Err: "server misbehaving"}, 0, "the host could not resolve the name: server misbehaving"},
+		{context.DeadlineExceeded, int(unix.ETIMEDOUT), "connection timed out"},
+	} {
+		if errno, text := reason(c.err); errno != c.errno || text != c.text {
+			t.Errorf("%v: %d %q", c.err, errno, text)
+		}
+	}
+}

@@ -1,0 +1,355 @@
+package netguard
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// newTestServer makes a server whose events are kept.
+func newTestServer(t *testing.T, cfg *Config) (*server, func() []Event) {
+	t.Helper()
+	var mu sync.Mutex
+	var list []Event
+	s := newServer(cfg, newReporter(func(b []byte) error {
+		e, err := parseEvent(b)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		list = append(list, e)
+		mu.Unlock()
+		return nil
+	}))
+	return s, func() []Event {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]Event(nil), list...)
+	}
+}
+
+// rig is a relay on loopback: what connects to it is led to back.
+type rig struct {
+	t      *testing.T
+	s      *server
+	events func() []Event
+	front  *net.TCPListener
+	back   *net.TCPListener
+}
+
+func newRig(t *testing.T, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	for _, l := range []**net.TCPListener{&r.front, &r.back} {
+		var err error
+		if *l, err = net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { (*l).Close() })
+	}
+	cfg := &Config{MaxConnections: 1 << 20, MaxBytes: -1}
+	port := uint16(r.front.Addr().(*net.TCPAddr).Port)
+	table, err := Compile([]Entry{{Proto: "tcp", Prefix: netip.MustParsePrefix("127.0.0.1/32"), Ports: Ports{port, port}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Table = *table
+	if change != nil {
+		change(cfg)
+	}
+	r.s, r.events = newTestServer(t, cfg)
+	r.s.dialer.dial = func(ctx context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, r.back.Addr().String())
+	}
+	go r.s.serve(r.front)
+	t.Cleanup(r.s.end)
+	return r
+}
+
+// pair connects through the relay.
+func (r *rig) pair() (client, server *net.TCPConn) {
+	r.t.Helper()
+	c, err := net.DialTCP("tcp4", nil, r.front.Addr().(*net.TCPAddr))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.back.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		r.t.Fatal(err)
+	}
+	s, err := r.back.AcceptTCP()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, k := range []*net.TCPConn{c, s} {
+		if err := k.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Cleanup(func() { k.Close() })
+	}
+	return c, s
+}
+
+// isReset connects and is reset, at once or at the first read.
+func (r *rig) isReset() {
+	r.t.Helper()
+	c, err := net.DialTCP("tcp4", nil, r.front.Addr().(*net.TCPAddr))
+	if err == nil {
+		defer c.Close()
+		_, err = c.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, unix.ECONNRESET) {
+		r.t.Errorf("not reset: %v", err)
+	}
+}
+
+// ended waits for the event of a connection.
+func (r *rig) ended(n int) []Event {
+	r.t.Helper()
+	for range 1000 {
+		if list := r.events(); len(list) >= n {
+			return list
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	r.t.Fatalf("%d events of %d: %+v", len(r.events()), n, r.events())
+	return nil
+}
+
+func TestHalfClose(t *testing.T) {
+	r := newRig(t, nil)
+	c, s := r.pair()
+	mustWrite(t, c, "abc")
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(s); err != nil || string(b) != "abc" {
+		t.Fatalf("%q %v", b, err)
+	}
+	mustWrite(t, s, "TAIL")
+	s.Close()
+	if b, err := io.ReadAll(c); err != nil || string(b) != "TAIL" {
+		t.Fatalf("%q %v", b, err)
+	}
+	if e := r.ended(1)[0]; e.End != EndClosed || e.Sent != 3 || e.Received != 4 || e.Duration <= 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func mustWrite(t testing.TB, w io.Writer, s string) {
+	t.Helper()
+	if _, err := io.WriteString(w, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResetGoesThrough(t *testing.T) {
+	for _, fromClient := range []bool{true, false} {
+		r := newRig(t, nil)
+		c, s := r.pair()
+		mustWrite(t, c, "x")
+		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if !fromClient {
+			c, s = s, c
+		}
+		reset(c)
+		if _, err := s.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("from the client %v: %v", fromClient, err)
+		}
+		if e := r.ended(1)[0]; e.End != EndReset {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// A stream both ways at once, far beyond the point where pipes come in, with a
+// reader that pauses: every byte arrives, in order, and no pipe is left.
+func TestStream(t *testing.T) {
+	r := newRig(t, nil)
+	c, s := r.pair()
+	const size = 8 << 20
+	data := make([]byte, size)
+	if _, err := rand.Read(data); err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	for _, way := range [][2]*net.TCPConn{{c, s}, {s, c}} {
+		wait.Go(func() {
+			if _, err := way[0].Write(data); err != nil {
+				t.Error(err)
+			}
+			if err := way[0].CloseWrite(); err != nil {
+				t.Error(err)
+			}
+		})
+		wait.Go(func() {
+			h := sha256.New()
+			if _, err := io.CopyN(h, way[1], 1<<20); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if n, err := io.Copy(h, way[1]); err != nil || n != size-1<<20 {
+				t.Errorf("%d %v", n, err)
+			}
+			if want := sha256.Sum256(data); !bytes.Equal(h.Sum(nil), want[:]) {
+				t.Error("other bytes came out")
+			}
+		})
+	}
+	wait.Wait()
+	if e := r.ended(1)[0]; e.Sent != size || e.Received != size || e.End != EndClosed {
+		t.Errorf("%+v", e)
+	}
+	r.s.pipes.mu.Lock()
+	defer r.s.pipes.mu.Unlock()
+	if len(r.s.pipes.free) != r.s.pipes.made || r.s.pipes.made == 0 {
+		t.Errorf("%d pipes of %d came back", len(r.s.pipes.free), r.s.pipes.made)
+	}
+}
+
+func TestFailedDialResets(t *testing.T) {
+	r := newRig(t, nil)
+	r.back.Close()
+	r.isReset()
+	if e := r.ended(1)[0]; e.End != EndFailed || e.Errno != int(unix.ECONNREFUSED) || e.Text != "connection refused" || e.Denied {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestNotInTheTable(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Table = Table{} })
+	r.isReset()
+	if e := r.ended(1)[0]; e.Kind != KindDeny || !e.Denied {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestMaxConnections(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.MaxConnections = 2 })
+	r.pair()
+	first, _ := r.pair()
+	r.isReset()
+	if e := r.ended(1)[0]; e.Kind != KindDeny || e.Limit != LimitConnections {
+		t.Errorf("%+v", e)
+	}
+	reset(first) // gives its place back
+	r.ended(2)
+	r.pair()
+}
+
+// The limit is exact over all connections, and what is received does not count.
+func TestMaxBytes(t *testing.T) {
+	const limit = 1 << 20
+	r := newRig(t, func(c *Config) { c.MaxBytes = limit })
+	var got int64
+	for i := range 2 {
+		c, s := r.pair()
+		mustWrite(t, s, "hello")
+		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, _ = c.Write(make([]byte, limit*2/3)) // breaks at the limit
+			_ = c.CloseWrite()
+		}()
+		n, err := io.Copy(io.Discard, s)
+		got += n
+		if i == 0 && err != nil || i == 1 && !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("%d: %v", i, err)
+		}
+		if i == 0 {
+			s.Close()
+			r.ended(1)
+		}
+	}
+	list := r.ended(2)
+	if e := list[1]; e.End != EndLimit || list[0].Sent+e.Sent != limit {
+		t.Errorf("%+v", list)
+	}
+	if got > limit {
+		t.Errorf("%d bytes came out", got)
+	}
+	r.isReset()
+	if e := r.ended(3)[2]; e.Kind != KindDeny || e.Limit != LimitBytes {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestIdleIsBroken(t *testing.T) {
+	r := newRig(t, nil)
+	go r.s.breakIdle(200*time.Millisecond, 20*time.Millisecond)
+	c, s := r.pair()
+	for range 6 { // not idle: it goes on past the limit
+		mustWrite(t, c, "x")
+		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%v", err)
+	}
+	if e := r.ended(1)[0]; e.End != EndIdle || e.Sent != 6 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestEndOfTheRun(t *testing.T) {
+	r := newRig(t, nil)
+	c, _ := r.pair()
+	r.s.end()
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%v", err)
+	}
+	if e := r.ended(1)[0]; e.End != EndRun {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A peer that never reads holds up its own connection and nothing else; an idle
+// connection holds its two sockets and no pipe.
+func TestIdleConnectionsAreCheap(t *testing.T) {
+	r := newRig(t, nil)
+	before := countFDs(t)
+	const n = 200
+	for range n {
+		c, s := r.pair()
+		mustWrite(t, c, "x")
+		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := countFDs(t) - before; got != 4*n { // two of ours, and the test's two ends
+		t.Errorf("%d descriptors for %d connections", got, n)
+	}
+	c, s := r.pair()
+	go func() { _, _ = c.Write(make([]byte, 32<<20)) }() // nobody reads
+	time.Sleep(100 * time.Millisecond)
+	c2, s2 := r.pair()
+	mustWrite(t, c2, "x")
+	if _, err := io.ReadFull(s2, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	reset(s)
+}
+
+func countFDs(t testing.TB) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
