@@ -77,7 +77,8 @@ type lookupMapSpecs struct {
 // lookupVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
-type lookupVariableSpecs struct{}
+type lookupVariableSpecs struct {
+}
 
 // lookupObjects contains all objects after they have been loaded into the kernel.
 //
@@ -113,7 +114,8 @@ func (m *lookupMaps) Close() error {
 // lookupVariables contains all global variables after they have been loaded into the kernel.
 //
 // It can be passed to loadLookupObjects or ebpf.CollectionSpec.LoadAndAssign.
-type lookupVariables struct{}
+type lookupVariables struct {
+}
 
 // lookupPrograms contains all programs after they have been loaded into the kernel.
 //
