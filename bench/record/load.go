@@ -17,7 +17,8 @@ type load struct {
 
 var loads = []load{
 	{
-		"build", "60 small C files compiled one by one, and linked", []string{"cc"},
+		"build", "60 small C files compiled one by one, and linked",
+		[]string{"cc"},
 		`mkdir o
 for i in $(seq 60); do
 	printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nint f%d(void) { return puts("%d"); }\n' $i $i >o/$i.c
@@ -28,7 +29,8 @@ cc o/main.c o/[0-9]*.o -o o/all
 rm -r o`,
 	},
 	{
-		"git", "a repository of 400 files: add, commit, status, checkout, log", []string{"git"},
+		"git", "a repository of 400 files: add, commit, status, checkout, log",
+		[]string{"git"},
 		`export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.com GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.com
 mkdir g
 cd g
@@ -45,7 +47,8 @@ cd ..
 rm -rf g`,
 	},
 	{
-		"python", "the standard library imported by name, five times", []string{"python3"},
+		"python", "the standard library imported by name, five times",
+		[]string{"python3"},
 		`for i in 1 2 3 4 5; do
 	python3 -B -c 'import sys, importlib
 for name in sorted(sys.stdlib_module_names):
