@@ -11,7 +11,10 @@ if [[ ! -x $dir/run_case.sh ]]; then
 fi
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-AGENTGUARD=$PWD/bin/agentguard "$dir/run_case.sh" --only "$only" --results "$results" -- "$PWD/testdata/cases-adapter.sh" || :
+export AGENTGUARD=$PWD/bin/agentguard
+# shellcheck disable=SC2016 # run_case.sh evaluates it, with its own TRACE
+export AG_DIFF_CMD='"$AGENTGUARD" diff --state "$TRACE"'
+"$dir/run_case.sh" --only "$only" --results "$results" -- "$PWD/testdata/cases-adapter.sh" || :
 awk -F '\t' '
 	FNR == NR { if ($0 !~ /^#/ && NF) { split($0, w, " "); pending[w[1]] = 1 } next }
 	$2 == "PASS" && !($1 in pending) { passed++ }

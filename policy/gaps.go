@@ -59,11 +59,8 @@ func (g *gaps) filesystem(p *Policy) {
 	if p.Persistence.Value == "keep" {
 		g.add("filesystem.persistence", p.Persistence.Source, "keeping a run's private files for the next run is not built yet", "write persistence: ephemeral")
 	}
-	if p.Commit.Value == "ask" || p.Commit.Value == "success" {
-		g.add("filesystem.commit", p.Commit.Source, "there are no staged changes to commit until copy-on-write is built", "--commit never")
-	}
-	if len(p.Protect) > 0 {
-		g.add("filesystem.protect", p.Protect[0].Source, "paths inside a writable workspace cannot be protected yet", "remove protect, or use --mode ro")
+	if where := p.reallyWritable(); where != "" && len(p.Protect) > 0 {
+		g.add("filesystem.protect", p.Protect[0].Source, "paths inside "+quote(where)+", which is written in place, cannot be protected yet", "use --mode cow, whose commit holds them back")
 	}
 }
 

@@ -6,10 +6,10 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/agentguard/agentguard/internal/codewatch"
 	"github.com/agentguard/agentguard/internal/overlay"
 	"github.com/agentguard/agentguard/landlock"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
@@ -109,27 +109,39 @@ func likeLower(upper *os.File, e *Entry, id Identity) error {
 	if err := errors.Join(unix.Fchown(fd, uid, gid), unix.Fchmod(fd, st.Mode&0o7777)); err != nil {
 		return fmt.Errorf("upper of %s: %w", e.At, err)
 	}
-	for _, name := range []string{"system.posix_acl_access", "system.posix_acl_default"} {
-		if err := copyXattr(e.open.File, fd, name); err != nil {
-			return fmt.Errorf("upper of %s: %s: %w", e.At, name, err)
-		}
+	if err := copyXattrs(e.open.File, fd); err != nil {
+		return fmt.Errorf("upper of %s: %w", e.At, err)
 	}
 	times := []unix.Timeval{unix.NsecToTimeval(st.Atim.Nano()), unix.NsecToTimeval(st.Mtim.Nano())}
 	return os.NewSyscallError("futimes", unix.Futimes(fd, times))
 }
 
-// copyXattr copies one attribute of a path held O_PATH, when it has it.
-func copyXattr(from *os.File, to int, name string) error {
+// copyXattrs copies the access lists and user attributes of a path held O_PATH,
+// as a copy-up does.
+func copyXattrs(from *os.File, to int) error {
 	link := "/proc/self/fd/" + strconv.Itoa(int(from.Fd()))
-	buf := make([]byte, 4096)
-	n, err := unix.Getxattr(link, name, buf)
-	if err == unix.ENODATA || err == unix.EOPNOTSUPP {
+	buf := make([]byte, 64<<10)
+	n, err := unix.Listxattr(link, buf)
+	if err == unix.EOPNOTSUPP || err == nil && n == 0 {
 		return nil
 	}
 	if err != nil {
-		return err
+		return os.NewSyscallError("listxattr", err)
 	}
-	return unix.Fsetxattr(to, name, buf[:n], 0)
+	for _, name := range strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
+		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_") {
+			continue
+		}
+		value := make([]byte, 64<<10)
+		n, err := unix.Getxattr(link, name, value)
+		if err == nil {
+			err = unix.Fsetxattr(to, name, value[:n], 0)
+		}
+		if err != nil && err != unix.ENODATA && err != unix.EOPNOTSUPP { // tmpfs has user attributes since Linux 6.6
+			return fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // takeUppers hands over the uppers of a prepared view, by layer name. Their
@@ -182,8 +194,7 @@ func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
 	if b.plan.LandlockABI > 0 {
 		b.Call("landlock", "landlock_add_rule("+e.At+")", landlock.SysAddRule, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RulePathBeneath), rule, zero())
 	}
-	// All of the overlay: pinned directories are further mounts of it.
-	b.moveTo(b.watched(b.Saved(merged), e.At, codewatch.MarkFileSystem), e.At, empty)
+	b.moveTo(b.Saved(merged), e.At, empty)
 }
 
 // pinMount mounts a directory of a merged tree over itself, so that it cannot

@@ -37,9 +37,6 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close())
 	}
 	r.timing.mark("killed")
-	if err := r.code.release(); err != nil {
-		r.cfg.Log.Error().Err(err).Msg("code watch")
-	}
 	res := r.newResult(started, end)
 	streams := r.stdio.finish(r.giveUp(end))
 	res.Stdout, res.Stderr = outputs(streams)
@@ -55,6 +52,8 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.limitHits(res, r.leaf.OOMKills(), r.leaf.TaskRefusals())
 	r.timing.mark("drained")
 	r.tearDown()
+	r.packChanges(res)
+	r.timing.mark("packed")
 	sum := r.closeRecord(res, stats, streams, err)
 	r.timing.mark("recorded")
 	r.storeResult(res, sum)
@@ -212,7 +211,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 
 // closeRecord writes what was lost, the outputs and the summary.
 func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) *trace.Event {
-	findings := append(r.lossEvents(&stats, err), r.code.end()...)
+	findings := r.lossEvents(&stats, err)
 	for _, s := range streams {
 		e := trace.Event{
 			Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: s.Name,

@@ -226,7 +226,7 @@ func (r *Run) makeMaterials() error {
 	}
 	r.materials = m
 	r.release.push("mounts", r.materials.Close)
-	return r.watchCode(m.mounts)
+	return nil
 }
 
 func (r *Run) prepareMaterials() (materials, error) {

@@ -7,7 +7,7 @@
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${AGENTGUARD:-$here/../bin/agentguard}
-mode=rw
+mode=cow commit=success # what a run writes is committed when it succeeds, but for protected paths
 path=/usr/local/bin:/usr/bin:/bin
 home=()
 flags=()
@@ -34,13 +34,13 @@ for word in "${words[@]}"; do
 	files=*) flags+=(--files "$value") ;;
 	out=*) flags+=(--stdout "$value") ;;
 	overlay=*) mode=cow ;;
-	commit=no) flags+=(--commit never) ;;
-	commit=yes) flags+=(--commit success) ;;
+	commit=no) commit=never ;;
+	commit=yes) ;;
 	collect=*) ;; # the runner reads it afterwards
 	*) echo "cases-adapter.sh: no such policy word: $word" >&2; exit 125 ;;
 	esac
 done
 
 # LANG and TERM are for the command; everything else of this environment stays here.
-exec "$bin" exec -q --state "$AG_TRACE" -w "$AG_WS" --mode "$mode" --ro "$AG_RO" \
+exec "$bin" exec -q --state "$AG_TRACE" -w "$AG_WS" --mode "$mode" --commit "$commit" --ro "$AG_RO" \
 	--env "PATH=$path" --env LANG=C.UTF-8 --env "TERM=${TERM:-dumb}" "${home[@]}" "${flags[@]}" -- "$@"

@@ -233,6 +233,16 @@ case_host_pid() {
   expect unseen "$seen" "a host process"
 }
 
+# Copy on write: changes are seen inside and nowhere else.
+case_cow() {
+  mkdir -p "$workspace/cow/d" && echo old >"$workspace/cow/d/f"
+  local seen
+  seen=$(timeout -k 2 "$run_seconds" "$SMOKE_BIN" exec --state "$state" --mode cow -w "$workspace/cow" -- \
+    sh -c 'mv d e && echo new >e/f && rm -f e/g && cat e/f && ls')
+  expect "new e" "$(tr '\n' ' ' <<<"$seen" | sed 's/ $//')" "inside"
+  expect old "$(cat "$workspace/cow/d/f")" "outside"
+}
+
 # errno_of BODY prints a program that runs the Python statement BODY and prints "success" or the error's name.
 errno_of() {
   cat <<EOF
@@ -372,7 +382,7 @@ agentguard_case() {
 }
 
 mkdir -p "$workspace"
-agentguard_cases=(true exit_status env shadow host_pid tcp_connect udp_send udplite io_uring memory_limit pids_limit wall_limit
+agentguard_cases=(true exit_status cow env shadow host_pid tcp_connect udp_send udplite io_uring memory_limit pids_limit wall_limit
   workspace_root workspace_user workspace_ro record supervisor_killed nothing_left)
 for c in "${agentguard_cases[@]}"; do run_case "agentguard: ${c//_/ }" agentguard_case "case_$c"; done
 

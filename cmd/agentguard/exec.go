@@ -71,7 +71,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"files", "", "N", "files in /tmp, /dev/shm and HOME together"},
 	{"stdout", "", "SIZE", "bytes of stdout and stderr that are kept; when given, also that are passed on"},
 	{"user", "", "ID", "user id that the command runs as (default: the workspace's owner)"},
-	{"commit", "", "WHEN", "never, ask or success (not built yet)"},
+	{"commit", "", "WHEN", "what happens to staged changes: never (the default, off a terminal), ask or success"},
 	{"trace", "", "WHAT", "file events: all or changes (not built yet: refused ones are always recorded)"},
 	{"on-loss", "", "WHAT", "what to do when records would be lost: record (count them), throttle or kill the run"},
 	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
@@ -135,6 +135,12 @@ func (f *execFlags) run(args []string) error {
 	}
 	if !f.quiet {
 		summarise(res, pol)
+	}
+	if err := f.settle(res, pol); err != nil {
+		if res.Status == 0 {
+			return err
+		}
+		say(err) // the command's own status says more
 	}
 	if res.Status != 0 {
 		return status(res.Status)

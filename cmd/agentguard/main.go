@@ -84,6 +84,7 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newExec(), newPolicy(), newRuns(), newTrace(), newExplain(), newInit(), newKeys(), newDoctor(), newVersion())
+	root.AddCommand(newExec(), newDiff(), newCommit(), newDiscard(), newCommitApply(),
+		newPolicy(), newRuns(), newTrace(), newExplain(), newInit(), newKeys(), newDoctor(), newVersion())
 	return root
 }

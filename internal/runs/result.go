@@ -36,6 +36,7 @@ type Result struct {
 	Record  Record     `json:"record"`
 
 	Network []Destination `json:"network,omitempty"` // what went where, most sent first
+	Changes *Changes      `json:"changes,omitempty"` // staged by the run; nil: none
 	Gaps    []Gap         `json:"gaps,omitempty"`    // accepted with --allow-gap
 	Thin    []string      `json:"thin,omitempty"`    // resources with one layer only
 }
@@ -113,6 +114,17 @@ type Destination struct {
 	Error       string `json:"error,omitempty"`  // of the last that failed
 	Sent        uint64 `json:"sent"`             // by the command, bytes
 	Received    uint64 `json:"received"`
+}
+
+// Changes counts what the run changed in its copy-on-write trees.
+type Changes struct {
+	Added    int      `json:"added"`
+	Modified int      `json:"modified"`
+	Deleted  int      `json:"deleted"`
+	Renamed  int      `json:"renamed"`
+	Protect  []string `json:"protect,omitempty"`  // paths that the run's policy protects
+	SHA256   string   `json:"sha256,omitempty"`   // of the change set's index
+	Findings []string `json:"findings,omitempty"` // why it is not complete
 }
 
 // Record says where the record is and how complete.

@@ -62,7 +62,8 @@ const (
 	StdoutFile = "stdout"
 	StderrFile = "stderr"
 	ResultFile = "result.json"
-	CodeDir    = "code" // a directory: contents that were executed, by digest
+	ChangesDir = "changes"
+	CommitFile = "commit.jsonl" // journal of commits of the changes
 )
 
 const maxFileSize = 16 << 20 // bytes of a plan or a result that is read back
@@ -157,29 +158,6 @@ func (d *RunDir) Create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// Sub makes or opens a directory of the run, mode 0700. It holds no lock.
-func (d *RunDir) Sub(name string) (*RunDir, error) {
-	if err := fileName(name); err != nil {
-		return nil, err
-	}
-	if err := makeDir(int(d.dir.Fd()), name, d.owner); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("runs: create %s: %w", name, err)
-	}
-	fd, err := unix.Openat(int(d.dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("runs: open %s: %w", name, err)
-	}
-	return &RunDir{id: d.id, owner: d.owner, dir: os.NewFile(uintptr(fd), d.Path()+"/"+name)}, nil
-}
-
-// Unlink removes a file.
-func (d *RunDir) Unlink(name string) error {
-	if err := fileName(name); err != nil {
-		return err
-	}
-	return unix.Unlinkat(int(d.dir.Fd()), name, 0)
-}
-
 // Open opens a file of the run for reading. Anything but a regular file is
 // refused.
 func (d *RunDir) Open(name string) (*os.File, error) {
@@ -196,6 +174,60 @@ func (d *RunDir) Open(name string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("runs: %s of %s is not a regular file: %w", name, d.id, fs.ErrInvalid), err, f.Close())
 	}
 	return f, nil
+}
+
+// MakeDir makes a directory of the run. It must not exist. Its mode is 0755, for
+// helpers with other ids that get it by descriptor; the state directory lets
+// nobody else come near.
+func (d *RunDir) MakeDir(name string) (*os.File, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	if err := unix.Mkdirat(int(d.dir.Fd()), name, 0o755); err != nil {
+		return nil, fmt.Errorf("runs: create %s: %w", name, err)
+	}
+	f, err := d.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Fchmod(int(f.Fd()), 0o755); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// OpenDir opens a directory of the run for reading.
+func (d *RunDir) OpenDir(name string) (*os.File, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(int(d.dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runs: open %s of %s: %w", name, d.id, err)
+	}
+	return os.NewFile(uintptr(fd), d.Path()+"/"+name), nil
+}
+
+// RemoveDir removes a directory of the run with all that is in it.
+func (d *RunDir) RemoveDir(name string) error {
+	if err := fileName(name); err != nil {
+		return err
+	}
+	return removeTree(int(d.dir.Fd()), name, 0)
+}
+
+// OpenAppend opens a file of the run for reading and appending, mode 0600. It is
+// made when it does not exist.
+func (d *RunDir) OpenAppend(name string) (*os.File, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(d.dir.Fd()), name, flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("runs: open %s of %s: %w", name, d.id, err)
+	}
+	return os.NewFile(uintptr(fd), d.Path()+"/"+name), nil
 }
 
 // WriteFile makes or replaces a file of the run in one step: readers see the old

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// StatusConflict is the exit status of a commit that the host's own changes
+// stand in the way of. Nothing was changed.
+const statusConflict = 1
+
+func newCommit() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "commit [ID|last] [PATH...]",
+		Short: "Apply what a run staged to the host's files",
+		Long: `commit applies the staged changes of a run, or those at and below the paths, to the
+host's files, with the rights of the tree's owner. It compares the files with what the
+run saw first: when one was changed meanwhile, nothing is committed, and the exit
+status is 1. Paths that other programs act on without being asked (git hooks, shell
+start-up files: see agentguard diff) are held back. A commit that is interrupted goes
+on, or is undone, at the next one.`,
+		Example: "  agentguard commit\n  agentguard commit last src/main.go\n  agentguard commit 20261129-1636 --include-protected",
+	}
+	state := stateFlag(c)
+	force := c.Flags().Bool("force", false, "overwrite what was changed on the host meanwhile")
+	with := c.Flags().Bool("include-protected", false, "commit protected paths too")
+	quiet := c.Flags().BoolP("quiet", "q", false, "say nothing but errors")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		s, d, paths, err := stagedArgs(*state, args)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		defer s.Close()
+		return commit(s, d.ID(), commitChoice{paths: paths, protect: append(protectOf(), s.Protect...), with: *with, force: *force, quiet: *quiet})
+	}
+	return c
+}
+
+type commitChoice struct {
+	paths, protect     []string
+	with, force, quiet bool
+}
+
+func commit(s *supervisor.Staged, id string, o commitChoice) error {
+	picks, held, err := s.Pick(o.paths, o.protect, o.with)
+	if err != nil {
+		return err
+	}
+	err = s.Commit(picks, o.force)
+	var conflict *changes.ConflictError
+	if errors.As(err, &conflict) {
+		tellConflicts(conflict, id)
+		return status(statusConflict)
+	}
+	if err != nil {
+		return err
+	}
+	if !o.quiet {
+		tellCommitted(s, picks, held)
+	}
+	return nil
+}
+
+// most bounds the lines of one kind that are told.
+const most = 20
+
+func tellConflicts(e *changes.ConflictError, id string) {
+	for i, c := range e.Conflicts {
+		if i == most {
+			tell("and %d more", len(e.Conflicts)-most)
+			break
+		}
+		tell("%s: %s", trace.Quote(c.Path), trace.Line(c.Why))
+	}
+	tell("nothing was committed: the host's files are not what the run saw; agentguard diff --patch %s shows its side, commit --force overwrites", id)
+}
+
+func tellCommitted(s *supervisor.Staged, picks []bool, held []changes.Change) {
+	n := 0
+	for i, on := range picks {
+		if on && s.Entries[i].Op() != changes.None && s.Entries[i].Op() != changes.Touched {
+			n++
+		}
+	}
+	for i := range held {
+		if i == most {
+			tell("and %d more are held back", len(held)-most)
+			break
+		}
+		tell("held back: %s: %s; commit it with --include-protected", trace.Quote(held[i].Path), held[i].Danger.Why)
+	}
+	tell("%d changes committed", n)
+}
+
+func newDiscard() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "discard [ID|last] [PATH...]",
+		Short:   "Mark what a run staged as thrown away; the record keeps it",
+		Example: "  agentguard discard\n  agentguard discard last build/",
+	}
+	state := stateFlag(c)
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		s, d, paths, err := stagedArgs(*state, args)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		defer s.Close()
+		if s.Open {
+			return &supervisor.Refusal{What: "a commit of run " + d.ID() + " was interrupted", Remedy: "finish it first: agentguard commit " + d.ID()}
+		}
+		picks, _, err := s.Pick(paths, nil, true)
+		if err != nil {
+			return err
+		}
+		return s.Discard(picks)
+	}
+	return c
+}
+
+// stagedArgs reads [ID] [PATH...]: the first argument is a run when there is
+// one of that name.
+func stagedArgs(dir string, args []string) (*supervisor.Staged, *runs.RunDir, []string, error) {
+	var id []string
+	if len(args) > 0 {
+		if d, err := openRun(dir, args[0]); err == nil {
+			id, args = args[:1], args[1:]
+			if err := d.Close(); err != nil {
+				return nil, nil, nil, err
+			}
+		} else if _, serr := os.Lstat(args[0]); errors.Is(serr, fs.ErrNotExist) && len(args) == 1 {
+			return nil, nil, nil, err // neither: more likely a mistyped run
+		}
+	}
+	paths := make([]string, 0, len(args))
+	for _, a := range args {
+		p, err := filepath.Abs(a)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		paths = append(paths, p)
+	}
+	s, d, err := openStaged(dir, id, true)
+	return s, d, paths, err
+}
+
+// newCommitApply is how agentguard starts itself as the committing process.
+func newCommitApply() *cobra.Command {
+	return &cobra.Command{
+		Use: supervisor.CommitCommand, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return supervisor.CommitChild(os.Stdin, os.Stdout) },
+	}
+}

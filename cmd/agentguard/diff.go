@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+)
+
+func newDiff() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "diff [ID|last]",
+		Short: "Show what a run changed in its copy-on-write trees",
+		Long: `diff shows the staged changes of a run: dangerous ones first, such as git hooks and
+configuration, start-up files of shells, what editors, agents and CI act on. Without
+an ID it is the newest run that staged any.`,
+		Example: "  agentguard diff\n  agentguard diff --patch last | git apply\n  agentguard diff --json | jq -r 'select(.danger) | .path'",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	state := stateFlag(c)
+	stat := c.Flags().Bool("stat", false, "lines added and removed per path")
+	patch := c.Flags().Bool("patch", false, "a patch for git apply")
+	names := c.Flags().Bool("name-status", false, "one change a line: a letter and the path")
+	asJSON := c.Flags().Bool("json", false, "one change a line, as JSON")
+	c.MarkFlagsMutuallyExclusive("stat", "patch", "name-status", "json")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		s, d, err := openStaged(*state, args, false)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		defer s.Close()
+		list := s.Changes(append(protectOf(), s.Protect...), s.Settled)
+		p := &changes.Patcher{Set: s.Set, Lower: s.OpenTree}
+		switch {
+		case *stat:
+			return p.WriteStat(os.Stdout, list)
+		case *patch:
+			err := p.Write(forTerminal(os.Stdout), list)
+			for _, h := range p.Held {
+				tell("not in the patch: %s", h)
+			}
+			return err
+		case *names:
+			return changes.WriteNameStatus(os.Stdout, list)
+		case *asJSON:
+			return changes.WriteJSON(os.Stdout, list)
+		}
+		return writeDiff(s, d, list)
+	}
+	return c
+}
+
+func writeDiff(s *supervisor.Staged, d *runs.RunDir, list []changes.Change) error {
+	if err := changes.WriteText(os.Stdout, list); err != nil {
+		return err
+	}
+	for _, f := range s.Findings {
+		tell("the change set is not complete: %s", trace.Quote(f))
+	}
+	if s.Open {
+		tell("a commit was interrupted; agentguard commit %s takes it up again", d.ID())
+	}
+	return nil
+}
+
+// openStaged opens the change set of the run that args name, or of the newest
+// that has one.
+func openStaged(dir string, args []string, lock bool) (*supervisor.Staged, *runs.RunDir, error) {
+	who, err := caller()
+	if err != nil {
+		return nil, nil, err
+	}
+	var d *runs.RunDir
+	if len(args) > 0 && args[0] != "last" {
+		d, err = openRun(dir, args[0])
+	} else {
+		d, err = newestChanged(dir)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := supervisor.OpenStaged(d, who, lock)
+	if err != nil {
+		return nil, nil, errors.Join(err, d.Close())
+	}
+	return s, d, nil
+}
+
+// newestChanged opens the newest run that staged changes.
+func newestChanged(dir string) (*runs.RunDir, error) {
+	s, err := openState(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	ids, err := s.IDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		d, err := s.Open(id)
+		if err != nil {
+			continue // removed meanwhile
+		}
+		f, err := d.OpenDir(runs.ChangesDir)
+		if err == nil {
+			return d, f.Close()
+		}
+		if err := d.Close(); err != nil {
+			return nil, err
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, &supervisor.Refusal{What: "no run in " + s.Path() + " staged changes", Remedy: "run one with --mode cow"}
+}
+
+// protectOf is the administrator's list of protected paths; that of a run's own
+// policy was in its plan.
+func protectOf() []string {
+	f, err := policy.ReadFile(systemPolicy)
+	if err != nil {
+		return nil // none, or one that exec reports
+	}
+	p, err := policy.Merge(f)
+	if err != nil {
+		return nil
+	}
+	return protected(p)
+}
+
+func protected(p *policy.Policy) []string {
+	var out []string
+	for _, t := range p.Protect {
+		out = append(out, t.Value)
+	}
+	return out
+}
+
+// forTerminal escapes what steers a terminal when w is one. A pipe or file gets
+// the bytes as they are.
+func forTerminal(w *os.File) io.Writer {
+	if !isTerminal(w) {
+		return w
+	}
+	return &escaper{w: w}
+}
+
+type escaper struct {
+	w    io.Writer
+	rest []byte
+}
+
+func (e *escaper) Write(b []byte) (int, error) {
+	e.rest = append(e.rest, b...)
+	for {
+		i := bytes.IndexByte(e.rest, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		if _, err := io.WriteString(e.w, trace.Line(string(e.rest[:i]))+"\n"); err != nil {
+			return 0, err
+		}
+		e.rest = e.rest[i+1:]
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+)
+
+// settle decides about what the run staged, as --commit says: commit it when the
+// command succeeded, ask on a terminal, or say that it is there.
+func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
+	if res.Changes == nil {
+		return nil
+	}
+	when := pol.Commit.Value
+	terminal := isTerminal(os.Stdin) && isTerminal(os.Stderr)
+	if when == "never" && pol.Commit.Source.IsDefault() && terminal && isTerminal(os.Stdout) && !f.quiet {
+		when = "ask"
+	}
+	switch {
+	case when == "success" && res.Status == 0:
+		return f.commitRun(res)
+	case when == "ask" && terminal:
+		return f.ask(res)
+	}
+	f.tellStaged(res)
+	return nil
+}
+
+func (f *execFlags) tellStaged(res *runs.Result) {
+	if !f.quiet {
+		tell("staged: %s; the host's files are as they were (agentguard diff %s, commit %s)", counted(res.Changes), res.ID, res.ID)
+	}
+}
+
+// counted is "2 added, 1 deleted".
+func counted(c *runs.Changes) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{c.Added, "added"}, {c.Modified, "modified"}, {c.Deleted, "deleted"}, {c.Renamed, "renamed"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	if len(parts) == 0 {
+		return "times of change"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (f *execFlags) commitRun(res *runs.Result) error {
+	s, d, err := openStaged(f.state, []string{res.ID}, true)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	defer s.Close()
+	return commit(s, res.ID, commitChoice{protect: s.Protect, quiet: f.quiet})
+}
+
+// ask shows the changes and lets a person decide. No answer changes nothing.
+func (f *execFlags) ask(res *runs.Result) error {
+	s, d, err := openStaged(f.state, []string{res.ID}, false)
+	if err != nil {
+		return err
+	}
+	err = writeStaged(s)
+	if err = errors.Join(err, s.Close(), d.Close()); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "agentguard: %s: commit them? [y/N] ", counted(res.Changes))
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if answer := strings.ToLower(strings.TrimSpace(line)); err == nil && (answer == "y" || answer == "yes") {
+		return f.commitRun(res)
+	}
+	f.tellStaged(res)
+	return nil
+}
+
+// writeStaged shows at most a screen of changes on stderr.
+func writeStaged(s *supervisor.Staged) error {
+	const most = 40
+	list := s.Changes(s.Protect, s.Settled)
+	rest := len(list) - most
+	if rest > 0 {
+		list = list[:most]
+	}
+	if err := changes.WriteText(os.Stderr, list); err != nil {
+		return err
+	}
+	if rest > 0 {
+		tell("and %d more", rest)
+	}
+	return nil
+}

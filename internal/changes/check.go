@@ -1,0 +1,223 @@
+package changes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxConflicts bounds a report.
+const maxConflicts = 1000
+
+// check compares the old side of every picked entry with the host.
+func (c *committer) check() error {
+	c.conflicts, c.moving = nil, map[place]bool{}
+	if err := c.checkMoves(); err != nil {
+		return err
+	}
+	t := &tour{set: c.set, root: c.top, open: c.before, visit: c.checkOne}
+	if err := t.run(c.root); err != nil {
+		return err
+	}
+	if len(c.conflicts) > 0 && !c.o.Force {
+		return &ConflictError{c.conflicts}
+	}
+	return nil
+}
+
+func (c *committer) conflict(e *Entry, format string, a ...any) {
+	if len(c.conflicts) < maxConflicts {
+		c.conflicts = append(c.conflicts, Conflict{e.N, c.set.Path(e), fmt.Sprintf(format, a...)})
+	}
+}
+
+// before is where a directory lies before anything was changed.
+func (c *committer) before(dir int, e *Entry) (int, bool, error) {
+	if len(e.From) > 0 && c.picked(e) {
+		fd, err := openPath(c.top, e.From)
+		return fd, true, err
+	}
+	fd, err := openDir(dir, e.Name)
+	if err != nil || fd < 0 || e.Old != nil || e.New == nil {
+		return fd, false, err
+	}
+	m, err := statAt(fd, "") // a directory that was made: what has its name now must go first
+	if err != nil || c.moving[place{m.dev, m.ino}] || c.vacated(e) {
+		unix.Close(fd)
+		return -1, false, err
+	}
+	return fd, false, nil
+}
+
+// checkMoves looks at the directories that are renamed: each must be there.
+func (c *committer) checkMoves() error {
+	for i := range c.set.Entries {
+		e := &c.set.Entries[i]
+		if !c.picked(e) || len(e.From) == 0 || c.set.RootOf(e) != c.root {
+			continue
+		}
+		fd, err := openPath(c.top, e.From)
+		if err != nil {
+			return err
+		}
+		if fd < 0 {
+			c.conflict(e, "%s, which was renamed, is gone", e.From)
+			continue
+		}
+		m, err := statAt(fd, "")
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		c.moving[place{m.dev, m.ino}] = true
+	}
+	return nil
+}
+
+func (c *committer) checkOne(dir int, e *Entry) error {
+	if !c.picked(e) || dir < 0 && e.Old == nil {
+		return nil
+	}
+	var m meta
+	err := unix.ENOENT
+	if dir >= 0 {
+		var serr error
+		if m, serr = statAt(dir, string(e.Name)); serr != nil && serr != unix.ENOENT {
+			return fmt.Errorf("%q: %w", c.set.Path(e), serr)
+		} else if serr == nil {
+			err = 0
+		}
+	}
+	there := err == 0
+	switch {
+	case e.Old == nil && there:
+		return c.checkFree(dir, e, &m)
+	case e.Old == nil:
+		return nil
+	case !there && e.New == nil:
+		return nil // deleted on both sides
+	case !there:
+		c.conflict(e, "it is gone")
+		return nil
+	}
+	why, err2 := differs(dir, e, &m)
+	if why != "" {
+		c.conflict(e, "%s", why)
+	}
+	if err2 == nil && e.New == nil && e.Old.Type == Dir {
+		err2 = c.checkEmptied(dir, e)
+	}
+	return err2
+}
+
+// checkFree judges a name that is taken although the run found it free.
+func (c *committer) checkFree(dir int, e *Entry, m *meta) error {
+	switch {
+	case c.moving[place{m.dev, m.ino}]:
+		return nil // it is renamed away first
+	case c.vacated(e):
+		return nil // its old side is an entry of its own
+	case e.New.Type == Dir && m.typ() == Dir && len(e.From) == 0:
+		return nil // both made it
+	}
+	same := Entry{Name: e.Name, Old: e.New}
+	why, err := differs(dir, &same, m)
+	if why != "" {
+		c.conflict(e, "it was made on the host too")
+	}
+	return err
+}
+
+// vacated reports that the entry before e's own tree is a picked deletion of
+// the same name.
+func (c *committer) vacated(e *Entry) bool {
+	for n := e.N - 1; n > e.Parent; n-- {
+		o := c.set.at(n)
+		if o.Parent == e.Parent {
+			return string(o.Name) == string(e.Name) && o.New == nil && o.Old != nil && c.picked(o)
+		}
+	}
+	return false
+}
+
+// differs says how the host's object differs from an entry's old side; "" when
+// it does not. The content is read only where the identity has changed.
+func differs(dir int, e *Entry, m *meta) (string, error) {
+	o := e.Old
+	if m.typ() != o.Type {
+		return "it is a " + string(m.typ()) + " now", nil
+	}
+	switch o.Type {
+	case Symlink:
+		t, err := readLink(dir, string(e.Name))
+		if err == nil && string(t) != string(o.Target) {
+			return "the link leads elsewhere now", nil
+		}
+		return "", err
+	case File:
+	default:
+		return "", nil
+	}
+	if o.Ino != 0 && m.ino == o.Ino && m.dev == o.Dev && m.ctime == o.CTime && m.size == o.Size {
+		return "", nil
+	}
+	if m.size != o.Size {
+		return fmt.Sprintf("its size is %d now, and was %d", m.size, o.Size), nil
+	}
+	if o.SHA256 == "" {
+		return "it was changed, and the old content is not known", nil
+	}
+	digest, err := digestAt(dir, string(e.Name))
+	if err == nil && digest != o.SHA256 {
+		return "its content was changed", nil
+	}
+	return "", err
+}
+
+func digestAt(dir int, name string) (string, error) {
+	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", fmt.Errorf("open %q: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// checkEmptied looks for names in a deleted directory that the run did not see.
+func (c *committer) checkEmptied(dir int, e *Entry) error {
+	fd, err := openDir(dir, e.Name)
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer unix.Close(fd)
+	names, err := sortedNames(fd)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for n := e.N; n < len(c.set.Entries) && c.set.Entries[n].Parent >= e.N; n++ {
+		if o := &c.set.Entries[n]; o.Parent == e.N {
+			known[string(o.Name)] = true
+		}
+	}
+	for _, name := range names {
+		if known[name] {
+			continue
+		}
+		m, err := statAt(fd, name)
+		if err == nil && !c.moving[place{m.dev, m.ino}] {
+			c.conflict(e, "%q was made in it", name)
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,470 @@
+package changes
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// rounds is how many random trees a property test tries: a few in CI, as many
+// as AGENTGUARD_TEST_ROUNDS says elsewhere.
+func rounds(t *testing.T, few int) int {
+	t.Helper()
+	if s := os.Getenv("AGENTGUARD_TEST_ROUNDS"); s != "" {
+		n, err := strconv.Atoi(s)
+		must(t, err)
+		return n
+	}
+	return few
+}
+
+// What a command does to a tree natively and what it does to an overlay that is
+// committed afterwards is the same; and nothing is called changed that is not.
+func TestCommitEqualsNative(t *testing.T) {
+	for i := range rounds(t, 60) {
+		seed := uint64(i + 1)
+		if s := os.Getenv("AGENTGUARD_TEST_SEED"); s != "" {
+			n, err := strconv.ParseUint(s, 10, 64)
+			must(t, err)
+			seed = n
+		}
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { equalsNative(t, seed) }) {
+			return
+		}
+	}
+}
+
+func equalsNative(t *testing.T, seed uint64) {
+	c := newCase(t, seed)
+	want := listing(t, c.native)
+	if got := listing(t, c.merged); !cmp.Equal(want, got) {
+		t.Fatalf("the overlay itself differs (-native +overlay), after\n%s\n%s", c.log(), cmp.Diff(want, got))
+	}
+	before := listing(t, c.base)
+	set := c.pack(t)
+	if len(set.Findings) > 0 || !set.Ended {
+		t.Fatalf("findings %q after\n%s", set.Findings, c.log())
+	}
+	for i := range set.Entries {
+		e := &set.Entries[i]
+		if e.Old != nil && e.New != nil && sameState(e.Old, e.New) && e.Old.MTime == e.New.MTime && !e.New.Shared {
+			t.Errorf("%q is called changed", set.Path(e))
+		}
+	}
+	if cmp.Equal(before, want) && !empty(set) {
+		t.Errorf("changes are reported and there are none, after\n%s", c.log())
+	}
+	err := c.commit(t, set, nil)
+	var conflict *ConflictError
+	if errors.As(err, &conflict) {
+		t.Fatalf("conflicts %+v after\n%s", conflict.Conflicts, c.log())
+	}
+	must(t, err)
+	if got := listing(t, c.base); !cmp.Equal(want, got) {
+		t.Fatalf("after commit (-native +committed), after\n%s\n%s\n%s", c.log(), cmp.Diff(want, got), c.index(t))
+	}
+}
+
+// A commit that is killed at any step is finished or undone by the next one.
+func TestCommitCrash(t *testing.T) {
+	for i := range rounds(t, 6) {
+		seed := uint64(1000 + i)
+		c := newCase(t, seed)
+		want, before := listing(t, c.native), listing(t, c.base)
+		set := c.pack(t)
+		backup := t.TempDir()
+		run(t, "cp", "-a", c.base+"/.", backup)
+		for at := 0; ; at++ {
+			run(t, "sh", "-c", "chmod 00755 \"$1\"; rm -rf \"$1\"/..?* \"$1\"/.[!.]* \"$1\"/*; cp -a \"$2\"/. \"$1\"", "sh", c.base, backup)
+			c.newJournal(t)
+			where, ended := c.crash(t, set, at)
+			if ended {
+				break
+			}
+			if mid := listing(t, c.base); where == "" && !cmp.Equal(mid, before) {
+				t.Fatalf("seed %d: changed before it was ready", seed)
+			}
+			must(t, c.commit(t, set, nil))
+			if got := listing(t, c.base); !cmp.Equal(want, got) {
+				t.Fatalf("seed %d, killed before %q (step %d), then committed (-native +committed), after\n%s\n%s", seed, where, at, c.log(), cmp.Diff(want, got))
+			}
+		}
+	}
+}
+
+// errCrash is what ends a commit in its middle.
+type errCrash struct{ at string }
+
+// crash commits up to the step with number at; ended says that there is none.
+func (c *testCase) crash(t *testing.T, set *Set, at int) (where string, ended bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			crash, ok := r.(errCrash)
+			if !ok {
+				panic(r)
+			}
+			where, ended = crash.at, false
+		}
+	}()
+	n := 0
+	must(t, c.commit(t, set, func(name string) {
+		if n == at {
+			panic(errCrash{name})
+		}
+		n++
+	}))
+	return "", true
+}
+
+// testCase is a random tree, edited natively and through an overlay.
+type testCase struct {
+	dir                         string
+	base, native, merged, upper string
+	ops                         []string
+	journal                     *os.File
+}
+
+func (c *testCase) log() string { return strings.Join(c.ops, "\n") }
+
+func newCase(t *testing.T, seed uint64) *testCase { return makeCase(t, seed, false) }
+
+// newPlainCase makes only what git can hold: no hard links, pipes, exchanged names.
+func newPlainCase(t *testing.T, seed uint64) *testCase { return makeCase(t, seed, true) }
+
+func makeCase(t *testing.T, seed uint64, plain bool) *testCase {
+	t.Helper()
+	privateMounts(t)
+	dir := t.TempDir()
+	c := &testCase{dir: dir, base: dir + "/base", native: dir + "/native", merged: dir + "/merged", upper: dir + "/tmpfs/upper"}
+	must(t, os.Mkdir(c.base, 0o755), os.Mkdir(c.merged, 0o755), os.Mkdir(dir+"/tmpfs", 0o755))
+	r := rand.New(rand.NewPCG(seed, 1))
+	e := &editor{r: r, roots: []string{c.base}}
+	for range 5 + r.IntN(40) {
+		e.grow()
+	}
+	run(t, "cp", "-a", c.base, c.native)
+	must(t, unix.Mount("tmpfs", dir+"/tmpfs", "tmpfs", 0, "mode=0755"))
+	t.Cleanup(func() { must(t, unix.Unmount(dir+"/tmpfs", unix.MNT_DETACH)) })
+	must(t, os.Mkdir(c.upper, 0o755), os.Mkdir(dir+"/tmpfs/work", 0o755))
+	must(t, unix.Mount("overlay", c.merged, "overlay", 0, "lowerdir="+c.base+",upperdir="+c.upper+",workdir="+dir+"/tmpfs/work,redirect_dir=on,metacopy=off,index=off,xino=auto"))
+	t.Cleanup(func() { must(t, unix.Unmount(c.merged, unix.MNT_DETACH)) })
+	e = &editor{r: r, roots: []string{c.native, c.merged}, plain: plain}
+	for range 1 + r.IntN(40) {
+		e.edit(t)
+	}
+	c.ops = e.log
+	c.newJournal(t)
+	return c
+}
+
+func (c *testCase) newJournal(t *testing.T) {
+	t.Helper()
+	if c.journal != nil {
+		must(t, c.journal.Close(), os.Remove(c.journal.Name()))
+	}
+	var err error
+	c.journal, err = os.OpenFile(c.dir+"/journal", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	must(t, err)
+}
+
+func (c *testCase) pack(t *testing.T) *Set {
+	t.Helper()
+	out := t.TempDir()
+	dir, upper, lower := open(t, out), open(t, c.upper), open(t, c.base)
+	_, err := Pack(dir, []Tree{{Upper: upper, Lower: lower, Host: c.base}}, DefaultBounds())
+	must(t, err)
+	set, err := Open(dir)
+	must(t, err)
+	t.Cleanup(func() { must(t, set.Close()) })
+	return set
+}
+
+func (c *testCase) index(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(c.dir, "journal"))
+	must(t, err)
+	return string(b)
+}
+
+func (c *testCase) commit(t *testing.T, set *Set, step func(string)) error {
+	t.Helper()
+	top := open(t, c.base)
+	picks := make([]bool, len(set.Entries))
+	for i := range picks {
+		picks[i] = true
+	}
+	return set.Commit(top, set.at(1), picks, Options{ID: "test", Journal: c.journal, Step: step})
+}
+
+func open(t *testing.T, dir string) *os.File {
+	t.Helper()
+	f, err := os.Open(dir)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// listing describes every object below dir but for the times of directories.
+func listing(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	inodes := map[uint64]string{}
+	must(t, filepath.WalkDir(dir, func(p string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(p, &st); err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(p, dir)
+		l := fmt.Sprintf("%q %o %d:%d", rel, st.Mode, st.Uid, st.Gid)
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			b, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			l += fmt.Sprintf(" %.40q %d", b, st.Mtim.Nano())
+			if first, ok := inodes[st.Ino]; ok && st.Nlink > 1 {
+				l += " = " + first
+			} else {
+				inodes[st.Ino] = rel
+			}
+		case unix.S_IFLNK:
+			to, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			l += " -> " + to
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			buf := make([]byte, 64)
+			if n, err := unix.Lgetxattr(p, "user.t", buf); err == nil {
+				l += " user.t=" + string(buf[:n])
+			}
+		}
+		out = append(out, l)
+		return nil
+	}))
+	return out
+}
+
+// gitListing describes what git knows of a tree.
+func gitListing(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	must(t, filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel := strings.TrimPrefix(p, dir)
+		if d.Type()&os.ModeSymlink != 0 {
+			to, err := os.Readlink(p)
+			out = append(out, fmt.Sprintf("%q -> %q", rel, to))
+			return err
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		out = append(out, fmt.Sprintf("%q %v %q", rel, info.Mode()&0o100 != 0, b))
+		return err
+	}))
+	return out
+}
+
+// editor makes random changes, the same ones below each of its roots.
+type editor struct {
+	r     *rand.Rand
+	roots []string
+	log   []string
+	clock int64
+	plain bool
+}
+
+var names = []string{"a", "b", "c", "d", "e", "new\nline", "\xff\xfe", "a b", "--x", strings.Repeat("n", 20)}
+
+func (e *editor) name() string { return names[e.r.IntN(len(names))] }
+
+// paths lists what is below the first root, with directories only or files only.
+func (e *editor) paths(keep func(fm os.FileMode) bool) []string {
+	var out []string
+	_ = filepath.WalkDir(e.roots[0], func(p string, d os.DirEntry, err error) error {
+		if err == nil && keep(d.Type()) {
+			out = append(out, strings.TrimPrefix(strings.TrimPrefix(p, e.roots[0]), "/"))
+		}
+		return nil
+	})
+	slices.Sort(out)
+	return out
+}
+
+func (e *editor) one(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[e.r.IntN(len(list))]
+}
+
+func (e *editor) dir() string  { return e.one(e.paths(os.FileMode.IsDir)) }
+func (e *editor) file() string { return e.one(e.paths(os.FileMode.IsRegular)) }
+func (e *editor) any() string {
+	return e.one(e.paths(func(os.FileMode) bool { return true }))
+}
+
+// all does one thing below every root. An error is the same below each.
+func (e *editor) all(t *testing.T, what string, do func(root string) error) {
+	t.Helper()
+	var first error
+	for i, root := range e.roots {
+		err := do(root)
+		if i == 0 {
+			first = err
+		} else if (err == nil) != (first == nil) {
+			t.Fatalf("%s: %v natively, %v in the overlay, after\n%s", what, first, err, strings.Join(e.log, "\n"))
+		}
+	}
+	if first == nil {
+		e.log = append(e.log, what)
+	}
+}
+
+func (e *editor) write(p string, flags int, content string) func(string) error {
+	e.clock++
+	at := time.Unix(1_700_000_000+e.clock, 123)
+	return func(root string) error {
+		f, err := os.OpenFile(path.Join(root, p), flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(content)
+		if err := f.Close(); err != nil {
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		return os.Chtimes(path.Join(root, p), at, at)
+	}
+}
+
+// grow makes the base tree.
+func (e *editor) grow() {
+	d, n := e.dir(), e.name()
+	p := path.Join(d, n)
+	switch e.r.IntN(5) {
+	case 0, 1:
+		_ = os.Mkdir(path.Join(e.roots[0], p), 0o755)
+	case 2:
+		_ = os.Symlink(e.name(), path.Join(e.roots[0], p))
+	default:
+		_ = e.write(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fmt.Sprint("base", e.r.IntN(9)))(e.roots[0])
+	}
+}
+
+// edit makes one change.
+func (e *editor) edit(t *testing.T) {
+	t.Helper()
+	in := func(root, p string) string { return path.Join(root, p) }
+	fresh, d, f, a := path.Join(e.dir(), e.name()), e.dir(), e.file(), e.any()
+	mode := uint32(e.r.IntN(0o1000)) | 0o700
+	content := fmt.Sprint("text", e.r.IntN(5))
+	kind := e.r.IntN(17)
+	if e.plain && (kind >= 5 && kind <= 8 || kind == 10 || kind == 14 || kind == 16) {
+		kind = e.r.IntN(4)
+	}
+	switch kind {
+	case 0:
+		e.all(t, fmt.Sprintf("create %q", fresh), e.write(fresh, os.O_CREATE|os.O_EXCL|os.O_WRONLY, content))
+	case 1:
+		e.all(t, fmt.Sprintf("append %q", f), e.write(f, os.O_APPEND|os.O_WRONLY, content))
+	case 2:
+		e.all(t, fmt.Sprintf("truncate and write %q", f), e.write(f, os.O_TRUNC|os.O_WRONLY, content))
+	case 3:
+		e.all(t, fmt.Sprintf("mkdir %q", fresh), func(r string) error { return unix.Mkdir(in(r, fresh), 0o755) })
+	case 4:
+		if a != "" {
+			e.all(t, fmt.Sprintf("rm -r %q", a), func(r string) error { return os.RemoveAll(in(r, a)) })
+		}
+	case 5, 6, 7:
+		if a != "" {
+			e.all(t, fmt.Sprintf("mv %q %q", a, fresh), func(r string) error { return unix.Rename(in(r, a), in(r, fresh)) })
+		}
+	case 8:
+		if b := e.any(); a != "" && b != "" {
+			e.all(t, fmt.Sprintf("exchange %q %q", a, b), func(r string) error {
+				return unix.Renameat2(unix.AT_FDCWD, in(r, a), unix.AT_FDCWD, in(r, b), unix.RENAME_EXCHANGE)
+			})
+		}
+	case 9:
+		e.all(t, fmt.Sprintf("symlink %q", fresh), func(r string) error { return os.Symlink(content, in(r, fresh)) })
+	case 10:
+		if f != "" {
+			e.all(t, fmt.Sprintf("ln %q %q", f, fresh), func(r string) error { return os.Link(in(r, f), in(r, fresh)) })
+		}
+	case 11:
+		e.all(t, fmt.Sprintf("chmod %o %q", mode&0o777, f), func(r string) error { return unix.Chmod(in(r, f), mode&0o777) })
+	case 12:
+		e.all(t, fmt.Sprintf("chmod dir %q", d), func(r string) error { return unix.Chmod(in(r, d), mode&0o777|0o2000) })
+	case 13:
+		e.all(t, fmt.Sprintf("setxattr %q", f), func(r string) error { return unix.Setxattr(in(r, f), "user.t", []byte(content), 0) })
+	case 14:
+		e.all(t, fmt.Sprintf("mkfifo %q", fresh), func(r string) error { return unix.Mkfifo(in(r, fresh), 0o640) })
+	case 15:
+		e.all(t, fmt.Sprintf("open for writing %q", f), func(r string) error {
+			g, err := os.OpenFile(in(r, f), os.O_RDWR|unix.O_NOFOLLOW, 0)
+			if err == nil {
+				err = g.Close()
+			}
+			return err
+		})
+	case 16:
+		if d != "" {
+			e.all(t, fmt.Sprintf("replace %q by another directory", d), func(r string) error {
+				if err := os.RemoveAll(in(r, d)); err != nil {
+					return err
+				}
+				return unix.Mkdir(in(r, d), 0o750)
+			})
+		}
+	}
+}
+
+func empty(set *Set) bool {
+	sum := set.summary()
+	return sum.Empty()
+}

@@ -1,0 +1,190 @@
+package changes
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Set is a change set that was read back.
+type Set struct {
+	Entries  []Entry  // Entries[i].N is i+1
+	Findings []string // why it is not complete; empty: it is
+	Ended    bool     // the last line is there: the packer was not killed
+
+	blobs *os.File
+	index *os.File
+}
+
+const (
+	maxLine    = 2 << 20 // bytes
+	maxEntries = 8 << 20
+)
+
+// Open reads the change set in dir. One whose packer was killed is returned
+// with what there is of it, Ended false.
+func Open(dir *os.File) (*Set, error) {
+	s := &Set{}
+	var err error
+	if s.blobs, err = openAt(dir, BlobDir, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
+		return nil, fmt.Errorf("changes: %w", err)
+	}
+	if s.index, err = openAt(dir, IndexFile, unix.O_RDONLY, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("changes: %w", err), s.Close())
+	}
+	if err := s.read(s.index); err != nil {
+		return nil, errors.Join(fmt.Errorf("changes: index: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// Close releases the files of the set.
+func (s *Set) Close() error {
+	err := s.blobs.Close()
+	if s.index != nil {
+		err = errors.Join(err, s.index.Close())
+	}
+	return err
+}
+
+func (s *Set) read(from io.Reader) error {
+	r := bufio.NewReaderSize(from, 64<<10)
+	for !s.Ended {
+		b, err := readLine(r)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		e, findings, end, err := parseLine(b, len(s.Entries)+1)
+		switch {
+		case err != nil:
+			return fmt.Errorf("line %d: %w", len(s.Entries)+1, err)
+		case end:
+			s.Findings, s.Ended = findings, true
+		case len(s.Entries) == maxEntries:
+			return errors.New("too many entries")
+		default:
+			if err := s.fits(e); err != nil {
+				return err
+			}
+			s.Entries = append(s.Entries, *e)
+		}
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		return errors.New("something follows the last line")
+	}
+	return nil
+}
+
+// fits checks an entry against those before it: it lies in a directory, and
+// that is one of those that the entry before it lies in, or that entry.
+func (s *Set) fits(e *Entry) error {
+	if e.Root() {
+		return nil
+	}
+	if len(s.Entries) == 0 {
+		return fmt.Errorf("entry %d lies in no tree", e.N)
+	}
+	at := len(s.Entries)
+	for at != e.Parent && at != 0 {
+		at = s.Entries[at-1].Parent
+	}
+	if at == 0 {
+		return fmt.Errorf("entry %d is out of order", e.N)
+	}
+	if e.New != nil && e.New.Link > 0 {
+		if to := s.Entries[e.New.Link-1].New; to == nil || to.Type != File {
+			return fmt.Errorf("entry %d is a link to no file", e.N)
+		}
+	}
+	return nil
+}
+
+func readLine(r *bufio.Reader) ([]byte, error) {
+	b, err := r.ReadSlice('\n')
+	if err == nil {
+		return b, nil
+	}
+	long := bytes.Clone(b)
+	for err == bufio.ErrBufferFull {
+		if len(long) > maxLine {
+			return nil, errors.New("line too long")
+		}
+		b, err = r.ReadSlice('\n')
+		long = append(long, b...)
+	}
+	if err == io.EOF {
+		return nil, io.EOF // a line without its end was cut by the writer's death
+	}
+	return long, err
+}
+
+// at returns the entry with number n.
+func (s *Set) at(n int) *Entry { return &s.Entries[n-1] }
+
+// maxShown bounds a path that is put together for people, in levels.
+const maxShown = 4096
+
+// Path is the place of an entry below the root of its tree, "" for the root.
+// Levels above the lowest 4096 are cut, which shows as "...".
+func (s *Set) Path(e *Entry) string {
+	var parts []string
+	for ; !e.Root(); e = s.at(e.Parent) {
+		if len(parts) == maxShown {
+			parts = append(parts, "...")
+			break
+		}
+		parts = append(parts, string(e.Name))
+	}
+	return join(parts)
+}
+
+// OldPath is where an entry's old side lies.
+func (s *Set) OldPath(e *Entry) string {
+	if len(e.From) > 0 {
+		return string(e.From)
+	}
+	var parts []string
+	for ; !e.Root() && len(parts) < maxShown; e = s.at(e.Parent) {
+		if len(e.From) > 0 {
+			parts = append(parts, string(e.From))
+			break
+		}
+		parts = append(parts, string(e.Name))
+	}
+	return join(parts)
+}
+
+func join(reversed []string) string {
+	for i, k := 0, len(reversed)-1; i < k; i, k = i+1, k-1 {
+		reversed[i], reversed[k] = reversed[k], reversed[i]
+	}
+	return strings.Join(reversed, "/")
+}
+
+// RootOf is the root entry of the tree that e is in.
+func (s *Set) RootOf(e *Entry) *Entry {
+	for !e.Root() {
+		e = s.at(e.Parent)
+	}
+	return e
+}
+
+// Blob opens a content by its digest.
+func (s *Set) Blob(digest string) (*os.File, error) {
+	if !validDigest(digest) {
+		return nil, fmt.Errorf("changes: not a digest: %q", digest)
+	}
+	return openAt(s.blobs, digest, unix.O_RDONLY, 0)
+}
+
+// HasChild reports whether the next entry lies in e.
+func (s *Set) hasChild(e *Entry) bool { return e.N < len(s.Entries) && s.Entries[e.N].Parent == e.N }

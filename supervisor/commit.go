@@ -1,0 +1,293 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// Staged is the change set of an ended run, with what was decided about it.
+type Staged struct {
+	*changes.Set
+	dir     *os.File // changes/
+	journal *os.File // locked
+	run     *runs.RunDir
+	caller  Caller
+
+	Protect []string // what the run's policy protects
+	Settled []bool   // by entry: committed or discarded
+	Open    bool     // a commit was interrupted
+}
+
+// OpenStaged opens the change set of a run. Its index must be the one that the
+// result has the digest of. lock says that something will be decided: two who
+// decide wait for each other.
+func OpenStaged(d *runs.RunDir, c Caller, lock bool) (*Staged, error) {
+	res, err := d.Result()
+	if err != nil {
+		return nil, &Refusal{What: "run " + d.ID() + " has no result, so its changes are not known", Err: err, Remedy: "wait until it has ended"}
+	}
+	if res.Changes == nil {
+		return nil, &Refusal{What: "run " + d.ID() + " staged no changes"}
+	}
+	s := &Staged{run: d, caller: c, Protect: res.Changes.Protect}
+	if s.dir, err = d.OpenDir(runs.ChangesDir); err != nil {
+		return nil, err
+	}
+	if err := s.open(res.Changes.SHA256, lock); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Staged) open(digest string, lock bool) error {
+	var err error
+	if got, err := indexDigest(s.dir); err != nil || got != digest {
+		return &Refusal{What: "the change set of run " + s.run.ID() + " is not the one that was recorded", Err: err, Remedy: "nothing was read from it; see agentguard verify"}
+	}
+	if s.Set, err = changes.Open(s.dir); err != nil {
+		return err
+	}
+	if s.journal, err = s.run.OpenAppend(runs.CommitFile); err != nil {
+		return err
+	}
+	if lock {
+		if err := unix.Flock(int(s.journal.Fd()), unix.LOCK_EX); err != nil {
+			return os.NewSyscallError("flock", err)
+		}
+	}
+	s.Settled, s.Open, err = s.Set.Settled(s.journal)
+	return err
+}
+
+func indexDigest(dir *os.File) (string, error) {
+	fd, err := unix.Openat(int(dir.Fd()), changes.IndexFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), changes.IndexFile)
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// Close releases the set and its lock.
+func (s *Staged) Close() error {
+	var errs []error
+	if s.Set != nil {
+		errs = append(errs, s.Set.Close())
+	}
+	for _, f := range []*os.File{s.dir, s.journal} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Pick selects entries: all, or those at and below paths (absolute host paths),
+// with the directories that they need. What is protected is left out unless
+// with says otherwise; held is what was left out.
+func (s *Staged) Pick(paths, protect []string, with bool) (picks []bool, held []changes.Change, err error) {
+	picks = make([]bool, len(s.Entries))
+	hit := make([]bool, len(paths))
+	list := s.Changes(protect, s.Settled)
+	for i := range picks {
+		e := &s.Entries[i]
+		picks[i] = !s.Settled[i] && (len(paths) == 0 || s.below(e, paths, hit))
+	}
+	for i, ok := range hit {
+		if !ok {
+			return nil, nil, &Refusal{What: "nothing that is staged lies at " + trace.Quote(paths[i]), Remedy: "agentguard diff " + s.run.ID() + " lists the paths"}
+		}
+	}
+	for i := range list {
+		if c := &list[i]; c.Danger.Protected && !with && picks[c.Entry.N-1] {
+			picks[c.Entry.N-1] = false
+			held = append(held, *c)
+		}
+	}
+	s.holdBelow(picks, held)
+	return picks, held, s.needed(picks)
+}
+
+// below reports whether a changed entry lies at or below one of the paths.
+func (s *Staged) below(e *changes.Entry, paths []string, hit []bool) bool {
+	if e.Op() == changes.None {
+		return false
+	}
+	root := string(s.RootOf(e).Name)
+	found := false
+	for i, p := range paths {
+		if within(path.Join(root, s.Path(e)), p) || within(path.Join(root, s.OldPath(e)), p) {
+			hit[i], found = true, true
+		}
+	}
+	return found
+}
+
+// holdBelow holds back what lies in a new or renamed directory that is held back.
+func (s *Staged) holdBelow(picks []bool, held []changes.Change) {
+	out := map[int]bool{}
+	for i := range held {
+		out[held[i].Entry.N] = true
+	}
+	for i := range s.Entries {
+		if e := &s.Entries[i]; out[e.Parent] {
+			if op := s.Entries[e.Parent-1].Op(); op == changes.Added || op == changes.Renamed || op == changes.Retyped {
+				picks[i], out[e.N] = false, true
+			}
+		}
+	}
+}
+
+// needed adds the new directories that picked entries lie in, and refuses a
+// pick inside a renamed directory without the rename.
+func (s *Staged) needed(picks []bool) error {
+	for i := len(picks) - 1; i >= 0; i-- { // children come after their directory
+		e := &s.Entries[i]
+		if !picks[i] || e.Root() || s.Settled[e.Parent-1] {
+			continue
+		}
+		switch dir := &s.Entries[e.Parent-1]; dir.Op() {
+		case changes.Added, changes.Retyped:
+			picks[dir.N-1] = picks[dir.N-1] || e.New != nil
+		case changes.Renamed:
+			if !picks[dir.N-1] {
+				return &Refusal{
+					What:   trace.Quote(s.Path(e)) + " lies in a directory that was renamed from " + trace.Quote(dir.From),
+					Remedy: "name the directory " + trace.Quote(s.Path(dir)) + " itself",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Discard marks entries as thrown away; the record keeps them.
+func (s *Staged) Discard(picks []bool) error { return changes.Drop(s.journal, picks) }
+
+// Commit applies the picked entries to the host, tree by tree.
+func (s *Staged) Commit(picks []bool, force bool) error {
+	if (!s.Ended || len(s.Findings) > 0) && !force {
+		why := "agentguard was killed while it was packed"
+		if len(s.Findings) > 0 {
+			why = strings.Join(s.Findings, "; ")
+		}
+		return &Refusal{What: "the change set is not complete: " + trace.Quote(why), Remedy: "look at it with agentguard diff, and commit what there is with --force"}
+	}
+	for i := range s.Entries {
+		if e := &s.Entries[i]; e.Root() {
+			if err := s.commitTree(e, picks, force); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// OpenTree opens the host's directory of a tree with the caller's ids.
+func (s *Staged) OpenTree(root string) (*os.File, error) {
+	var top Opened
+	err := s.caller.As(func() (err error) { top, err = openPath(root); return err })
+	return top.File, err
+}
+
+func (s *Staged) commitTree(root *changes.Entry, picks []bool, force bool) error {
+	name := string(root.Name)
+	if s.caller.UID != 0 && int(root.UID) != s.caller.UID {
+		return &Refusal{What: fmt.Sprintf("the changes of %s are user %d's", trace.Quote(name), root.UID), Remedy: "root can commit them"}
+	}
+	var top Opened
+	err := s.caller.As(func() (err error) { top, err = openPath(name); return err })
+	if err != nil {
+		return &Refusal{What: "cannot commit to " + trace.Quote(name), Err: err}
+	}
+	defer top.File.Close()
+	if (top.Stat.Dev != root.Old.Dev || top.Stat.Ino != root.Old.Ino) && !force {
+		return &Refusal{What: trace.Quote(name) + " is another directory than the one that the run saw", Remedy: "commit to it all the same with --force"}
+	}
+	return s.child(root, picks, force, top.File)
+}
+
+// commitRequest is what the committing process reads from its stdin.
+type commitRequest struct {
+	ID    string `json:"id"`
+	Root  int    `json:"root"`
+	UID   int    `json:"uid"`
+	GID   int    `json:"gid"`
+	Force bool   `json:"force"`
+	Picks []byte `json:"picks"` // one bit an entry, lowest first
+}
+
+// commitReply is what it writes to its stdout.
+type commitReply struct {
+	Error     string             `json:"error,omitempty"`
+	Conflicts []changes.Conflict `json:"conflicts,omitempty"`
+}
+
+// CommitCommand is the name by which agentguard starts itself as the committing
+// process. Its descriptors: 3 changes/, 4 the journal, 5 the tree's top directory.
+const CommitCommand = "commit-apply"
+
+// child commits one tree in a process that has the owner's ids and nothing else.
+func (s *Staged) child(root *changes.Entry, picks []bool, force bool, top *os.File) error {
+	req, err := json.Marshal(commitRequest{s.run.ID(), root.N, int(root.UID), int(root.GID), force, bits(picks)})
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", CommitCommand)
+	cmd.Env, cmd.Dir = []string{}, "/"
+	cmd.Stdin = bytes.NewReader(req)
+	cmd.ExtraFiles = []*os.File{s.dir, s.journal, top}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("the committing process: %w: %s", err, trace.Quote(errs.String()))
+	}
+	var reply commitReply
+	if err := json.Unmarshal(out.Bytes(), &reply); err != nil {
+		return fmt.Errorf("the committing process: %w", err)
+	}
+	switch {
+	case len(reply.Conflicts) > 0:
+		return &changes.ConflictError{Conflicts: reply.Conflicts}
+	case reply.Error != "":
+		return &Refusal{What: "commit to " + trace.Quote(root.Name) + ": " + reply.Error, Remedy: "the change set is intact; when the cause is gone, commit again: it goes on where it stopped"}
+	}
+	return nil
+}
+
+func bits(picks []bool) []byte {
+	out := make([]byte, (len(picks)+7)/8)
+	for i, on := range picks {
+		if on {
+			out[i/8] |= 1 << (i % 8)
+		}
+	}
+	return out
+}
+
+func unbits(b []byte, n int) []bool {
+	out := make([]bool, n)
+	for i := range out {
+		out[i] = i/8 < len(b) && b[i/8]&(1<<(i%8)) != 0
+	}
+	return out
+}

@@ -1,0 +1,113 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/landlock"
+)
+
+// CommitChild is the committing process: it becomes the owner of the tree, with
+// no right that the owner has not, is confined to the tree, and only then reads
+// what the run left. See CommitCommand for its descriptors.
+func CommitChild(in io.Reader, out io.Writer) error {
+	var req commitRequest
+	if err := json.NewDecoder(in).Decode(&req); err != nil {
+		return err
+	}
+	dir, journal, path := os.NewFile(3, "changes"), os.NewFile(4, "journal"), os.NewFile(5, "tree")
+	if err := becomeOwner(req.UID, req.GID, dir, path); err != nil {
+		return err
+	}
+	reply := commitReply{}
+	err := applyCommit(&req, dir, journal, path)
+	var conflict *changes.ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		reply.Conflicts = conflict.Conflicts
+	case err != nil:
+		reply.Error = err.Error()
+	}
+	return json.NewEncoder(out).Encode(&reply)
+}
+
+func applyCommit(req *commitRequest, dir, journal, path *os.File) error {
+	top, err := unix.Openat(int(path.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("the top directory: %w", err)
+	}
+	f := os.NewFile(uintptr(top), "tree")
+	defer f.Close()
+	set, err := changes.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	if req.Root < 1 || req.Root > len(set.Entries) || !set.Entries[req.Root-1].Root() {
+		return fmt.Errorf("entry %d is no tree", req.Root)
+	}
+	return set.Commit(f, &set.Entries[req.Root-1], unbits(req.Picks, len(set.Entries)), changes.Options{ID: req.ID, Force: req.Force, Journal: journal})
+}
+
+// becomeOwner gives up root for good, on every thread. The owner root keeps one
+// capability: to give a file back to the user that it belonged to.
+func becomeOwner(uid, gid int, dir, tree *os.File) error {
+	unix.Umask(0)
+	ruleset, err := commitRuleset(dir, tree)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
+		return fmt.Errorf("ids of user %d: %w", uid, err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if uid == 0 {
+		caps[0].Effective, caps[0].Permitted = 1<<unix.CAP_CHOWN, 1<<unix.CAP_CHOWN
+	}
+	if err := onAllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	if ruleset == nil {
+		return nil
+	}
+	defer ruleset.Close()
+	if err := onAllThreads(landlock.SysRestrictSelf, ruleset.Fd(), 0, 0); err != nil {
+		return fmt.Errorf("landlock_restrict_self: %w", err)
+	}
+	return nil
+}
+
+// commitRuleset confines the committer to the tree and the change set; nil
+// where the host has no Landlock.
+func commitRuleset(dir, tree *os.File) (*os.File, error) {
+	abi, err := landlock.ABI()
+	if err != nil {
+		return nil, nil // the owner's ids are the one layer then
+	}
+	return landlock.NewRuleset(abi, []landlock.Grant{
+		{FD: int(dir.Fd()), Kind: landlock.Plain, Dir: true, Name: "the change set"},
+		{FD: int(tree.Fd()), Kind: landlock.Write, Dir: true, Name: "the tree"},
+	})
+}
+
+// onAllThreads makes a system call on every thread of the process.
+//
+//go:uintptrescapes
+func onAllThreads(nr, a, b, c uintptr) error {
+	if _, _, errno := syscall.AllThreadsSyscall(nr, a, b, c); errno != 0 {
+		return errno
+	}
+	return nil
+}
