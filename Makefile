@@ -141,6 +141,12 @@ bench: build ## launch time beside native and bubblewrap, interleaved
 	$(GO) build -o $(BIN)/launch ./bench/launch
 	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 
+.PHONY: bench-record
+bench-record: build ## what it costs a command to be observed, beside strace, interleaved
+	@.ci/deps.sh bench-record
+	$(GO) build -o $(BIN)/record ./bench/record
+	$(BIN)/record -agentguard $(BIN)/agentguard $(BENCHFLAGS)
+
 # ---- install
 
 .PHONY: install

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the Debian packages that a task needs and this machine lacks.
-#   .ci/deps.sh TASK...     tasks: demo test check generate race bench cases
+#   .ci/deps.sh TASK...     tasks: demo test check generate race bench bench-record cases
 # Nothing is touched when all is there. Without root it only says what to install. Go is
 # taken as given: Debian's own is older than go.mod asks for.
 set -euo pipefail
@@ -14,6 +14,7 @@ needs() {
 	generate) echo clang-19:clang-19 ld.lld-19:lld-19 llvm-strip-19:llvm-19 ;;
 	race) echo gcc:gcc /usr/include/stdio.h:libc6-dev ;;
 	bench) echo bwrap:bubblewrap ;;
+	bench-record) echo strace:strace gcc:gcc /usr/include/stdio.h:libc6-dev git:git python3:python3 ;;
 	cases) echo python3:python3 gcc:gcc /usr/include/stdio.h:libc6-dev git:git make:make setsid:util-linux ps:procps ;;
 	*) echo "deps.sh: no task $1" >&2; exit 2 ;;
 	esac

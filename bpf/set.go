@@ -142,10 +142,14 @@ func readMeta(path string) ([metaEntries]metaEntry, error) {
 
 // verifyAttached checks that the program which was loaded is still attached to
 // the parent cgroup. Nothing else can have its number: the kernel gives out the
-// next one each time, and comes back to the first after 2^31.
+// next one each time, and comes back to the first after 2^31. The pin must be
+// there too: without it the kernel is about to detach the program.
 func (p *Programs) verifyAttached(i int, want metaEntry) error {
 	if i >= optionalFrom && want.Prog == 0 {
 		return nil
+	}
+	if _, err := os.Lstat(p.pin("l_" + cgroupNames[i])); err != nil {
+		return err
 	}
 	ids, err := attachedTo(int(p.parent.Fd()), attachTypes[i])
 	if err == nil && !slices.Contains(ids, want.Prog) {

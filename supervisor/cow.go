@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/codewatch"
 	"github.com/agentguard/agentguard/internal/overlay"
 	"github.com/agentguard/agentguard/landlock"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
@@ -194,7 +195,8 @@ func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
 	if b.plan.LandlockABI > 0 {
 		b.Call("landlock", "landlock_add_rule("+e.At+")", landlock.SysAddRule, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RulePathBeneath), rule, zero())
 	}
-	b.moveTo(b.Saved(merged), e.At, empty)
+	// All of the overlay: pinned directories are further mounts of it.
+	b.moveTo(b.watched(b.Saved(merged), e.At, codewatch.MarkFileSystem), e.At, empty)
 }
 
 // pinMount mounts a directory of a merged tree over itself, so that it cannot

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/codewatch"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
 )
@@ -34,7 +35,15 @@ func (x *examination) recording() {
 			beyond = append(beyond, name+" would load")
 		}
 	}
+	x.try("record", "code", "an execve can be held while its file is hashed", tryExecEvents(), cellThin,
+		"root with CAP_SYS_ADMIN and a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS=y; until then code is hashed when it is reported, not before it runs")
 	x.say("record", "tier", cellOK, finding+"; "+strings.Join(beyond, ", ")+"; LSM list: "+lsmText(r.support.LSMs), "")
+}
+
+// tryExecEvents makes the group that holds an execve.
+func tryExecEvents() error {
+	w := codewatch.New(codewatch.Config{Limits: codewatch.DefaultLimits})
+	return errors.Join(w.Err(), w.Close())
 }
 
 func lsmText(list []string) string {

@@ -100,8 +100,11 @@ func (r *Run) startRecord() error {
 	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{
 		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: boot, Settled: r.sealer.builder.Add,
 	})
-	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes"}
+	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes", code: r.code}
 	r.sealer.begin()
+	if err := r.beginCode(w); err != nil {
+		return err
+	}
 	start := trace.Event{
 		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
 		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON),

@@ -37,6 +37,9 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close())
 	}
 	r.timing.mark("killed")
+	if err := r.code.release(); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("code watch")
+	}
 	res := r.newResult(started, end)
 	streams := r.stdio.finish(r.giveUp(end))
 	res.Stdout, res.Stderr = outputs(streams)
@@ -211,7 +214,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 
 // closeRecord writes what was lost, the outputs and the summary.
 func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, err error) *trace.Event {
-	findings := r.lossEvents(&stats, err)
+	findings := append(r.lossEvents(&stats, err), r.code.end()...)
 	for _, s := range streams {
 		e := trace.Event{
 			Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: s.Name,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/cgroup"
+	"github.com/agentguard/agentguard/internal/codewatch"
 	"github.com/agentguard/agentguard/landlock"
 )
 
@@ -29,6 +30,7 @@ type HostInfo struct {
 	CgroupMode         string   `json:"cgroup_mode"`
 	MissingControllers []string `json:"missing_controllers,omitempty"`
 	IPv6               bool     `json:"ipv6"`
+	ExecEvents         bool     `json:"exec_events"`    // an execve can be held while its file is hashed
 	MaxOpenFiles       int64    `json:"max_open_files"` // hard limit of the supervisor; 0 unknown
 }
 
@@ -77,6 +79,7 @@ func (i HostInfo) openFiles(n int64) int64 {
 
 func (h *Host) openSystem() (err error) {
 	h.Info.IPv6 = exists("/proc/net/if_inet6")
+	h.Info.ExecEvents = codewatch.Probe() == nil
 	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
 	h.bash = exists("/bin/bash")
 	if n, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {

@@ -226,7 +226,7 @@ func (r *Run) makeMaterials() error {
 	}
 	r.materials = m
 	r.release.push("mounts", r.materials.Close)
-	return nil
+	return r.watchCode(m.mounts)
 }
 
 func (r *Run) prepareMaterials() (materials, error) {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // acts are what a child of the tests does in place of testing.
-var acts = map[string]func(){"hold-uid": holdUID, "hold-lock": holdLock, "prepare": prepareAsUser, "refused-storm": refusedStorm, "process-storm": processStorm}
+var acts = map[string]func(){"hold-uid": holdUID, "hold-lock": holdLock, "prepare": prepareAsUser, "open-storm": openStorm, "refused-storm": refusedStorm, "process-storm": processStorm}
 
 // ids that no host gives to anybody.
 const (

@@ -242,6 +242,9 @@ func thin(h *Host, view []Entry) []string {
 	if h.Info.BPF && !h.Info.UnixHooks {
 		out = append(out, "unix sockets: connects are not recorded (Linux 6.7)")
 	}
+	if h.Info.BPF && !h.Info.ExecEvents {
+		out = append(out, "code: hashed when it is reported, not before it runs (no fanotify permission events)")
+	}
 	for i := range view {
 		if outer := holder(view, view[i].At); view[i].Access == "ro" && !view[i].system && outer != nil && outer.Access == "rw" {
 			out = append(out, view[i].At+": read-only by its mount alone (Landlock's rule for "+outer.At+" covers it)")

@@ -19,7 +19,7 @@ func fakeHost() *Host {
 		return Opened{Path: p, Stat: unix.Stat_t{Mode: unix.S_IFDIR | 0o755, Dev: 8, Ino: ino}}
 	}
 	return &Host{
-		Info:   HostInfo{Kernel: "6.18.0", Machine: "x86_64", Landlock: 9, BPF: true, UnixHooks: true, CgroupMode: "unified", IPv6: true},
+		Info:   HostInfo{Kernel: "6.18.0", Machine: "x86_64", Landlock: 9, BPF: true, UnixHooks: true, ExecEvents: true, CgroupMode: "unified", IPv6: true},
 		system: []Opened{entry("/usr", 2), entry("/etc/ssl/certs", 3)}, links: map[string]string{"/bin": "usr/bin", "/lib": "usr/lib"},
 		procReadOnly: []string{"/proc/sys"}, procMasked: []string{"/proc/kcore"}, bash: true,
 	}
@@ -193,10 +193,14 @@ func TestThin(t *testing.T) {
 		{0, true, []string{"files: ", "unix sockets: ", "abstract unix sockets: "}},
 		{0, false, []string{"files: ", "unix sockets: ", "abstract unix sockets: ", "network: "}},
 	} {
-		got := thin(&Host{Info: HostInfo{Landlock: c.abi, BPF: c.bpf, UnixHooks: true}}, nil)
+		got := thin(&Host{Info: HostInfo{Landlock: c.abi, BPF: c.bpf, UnixHooks: true, ExecEvents: true}}, nil)
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("ABI %d, BPF %v: %q, want %q", c.abi, c.bpf, got, c.want)
 		}
+	}
+	got := thin(&Host{Info: HostInfo{Landlock: 9, BPF: true, UnixHooks: true}}, nil)
+	if len(got) != 1 || !strings.HasPrefix(got[0], "code: ") {
+		t.Errorf("no fanotify: %q", got)
 	}
 }
 

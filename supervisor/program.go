@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/codewatch"
 	"github.com/agentguard/agentguard/landlock"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
@@ -19,12 +20,16 @@ type materials struct {
 	ruleset *os.File   // nil: the host has no Landlock
 	join    []*os.File // v1 tasks files, and cgroup.procs when the birth was outside
 	filter  []byte     // sock_filter array of the command
+	watch   int        // fanotify group that marks what the process mounts itself
+	watched bool       // there is one
 }
 
 // placeholders stand for the materials of a run that will not be: the list of
 // calls, and with it the canary, is known before anything exists.
 func placeholders(p *Plan) materials {
-	return materials{mounts: &mountSet{mounts: map[string]*os.File{}, masked: map[string]bool{}}} // a nil File is descriptor -1
+	return materials{ // a nil File is descriptor -1
+		mounts: &mountSet{mounts: map[string]*os.File{}, masked: map[string]bool{}}, watch: -1, watched: p.Host.ExecEvents,
+	}
 }
 
 // Close releases the mounts and the ruleset; what is attached stays. Safe to
@@ -142,7 +147,7 @@ func (b *builder) attachView() {
 func (b *builder) attach(e *Entry, empty initproc.Arg) {
 	switch e.Op {
 	case "scratch":
-		b.cloneTo(scratchAt+"/"+e.From, e.At, empty)
+		b.moveTo(b.watched(b.clone(scratchAt+"/"+e.From), e.At, codewatch.MarkMount), e.At, empty)
 	case "mask":
 		if b.m.mounts.masked[e.At] {
 			b.cloneTo(scratchAt+"/"+maskFile, e.At, empty)
@@ -164,9 +169,23 @@ func (b *builder) attach(e *Entry, empty initproc.Arg) {
 
 // cloneTo mounts a part of the scratch file system in its place.
 func (b *builder) cloneTo(from, to string, empty initproc.Arg) {
+	b.moveTo(b.clone(from), to, empty)
+}
+
+func (b *builder) clone(from string) initproc.Arg {
 	src := b.NewSlot()
 	b.Call("mount", "open_tree("+from+", CLONE)", unix.SYS_OPEN_TREE, at(), b.String(from), initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Save(src)
-	b.moveTo(b.Saved(src), to, empty)
+	return b.Saved(src)
+}
+
+// watched marks a directory's mount, which goes to at, before anything in it can
+// be executed. The mark is the group's of the supervisor.
+func (b *builder) watched(tree initproc.Arg, at string, kind codewatch.MarkFlags) initproc.Arg {
+	if b.m.watched {
+		b.Call("mount", "fanotify_mark("+at+", "+kind.String()+", OPEN_EXEC_PERM)", unix.SYS_FANOTIFY_MARK,
+			b.File(b.m.watch), initproc.Value(uint64(kind)), initproc.Value(uint64(codewatch.MarkMask)), tree, b.String("."))
+	}
+	return tree
 }
 
 func (b *builder) moveTo(src initproc.Arg, to string, empty initproc.Arg) {

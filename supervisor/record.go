@@ -31,6 +31,7 @@ type recorder struct {
 	readErr error         // of the sensor's ring
 	took    time.Duration // CPU time of the reader
 	lost    uint64        // numbers of the kernel's that are missing, as far as they are in the record
+	code    *codeRecord   // nil: nothing is hashed
 
 	// hooked holds, by thread, the kind of act that a cgroup program has just
 	// refused: the EPERM of the same call, seen at its end, is not a second denial.
@@ -113,6 +114,7 @@ func (r *recorder) deny(b *bpf.Event) bool {
 }
 
 func (r *recorder) write(e *trace.Event) {
+	r.code.see(e)
 	if e.Denied() {
 		r.denied.add(e)
 	}

@@ -69,6 +69,7 @@ type Run struct {
 	calls      *initproc.Program // the command's
 	rec        *recorder
 	sealer     *sealer
+	code       *codeRecord // hashes what is executed; nil: there is no record that could tell it
 	drained    sync.WaitGroup
 	closing    sync.WaitGroup
 	joined     bool         // PID 1 was moved into the cgroup: births into it die here

@@ -115,6 +115,9 @@ func (l *line) file(e *Event) {
 		l.b = append(strconv.AppendUint(append(l.b, ':'), uint64(e.DevMinor), 10), '"')
 	}
 	l.uint(`,"ino":`, e.Ino)
+	if e.Ctime != 0 {
+		l.int(`,"ctime":`, e.Ctime)
+	}
 	if e.FD != 0 || e.Kind == KindInherit {
 		l.int(`,"fd":`, int64(e.FD))
 	}

@@ -231,6 +231,7 @@ type Event struct {
 	DevMajor   uint32
 	DevMinor   uint32
 	Ino        uint64
+	Ctime      int64  // ns since the Unix epoch: with the device and the inode, the version of a content
 	FD         int32  // inherit: the descriptor, always written
 	Memfd      bool   // the file is anonymous memory (memfd_create)
 	Deleted    bool   // the file has no name any more

@@ -59,6 +59,7 @@ var schema = []field{
 	{"mode", parseMode},
 	{"dev", parseDev},
 	{"ino", number64(func(e *Event) *uint64 { return &e.Ino })},
+	{"ctime", func(d *decoder, e *Event) (err error) { e.Ctime, err = d.int(64); return err }},
 	{"fd", signed32(func(e *Event) *int32 { return &e.FD })},
 	{"memfd", truth(func(e *Event) *bool { return &e.Memfd })},
 	{"deleted", truth(func(e *Event) *bool { return &e.Deleted })},

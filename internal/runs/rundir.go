@@ -62,6 +62,7 @@ const (
 	StdoutFile = "stdout"
 	StderrFile = "stderr"
 	ResultFile = "result.json"
+	CodeDir    = "code" // a directory: contents that were executed, by digest
 	ChangesDir = "changes"
 	CommitFile = "commit.jsonl" // journal of commits of the changes
 )
@@ -156,6 +157,29 @@ func (d *RunDir) Create(name string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("runs: create %s: %w", name, err), f.Close())
 	}
 	return f, nil
+}
+
+// Sub makes or opens a directory of the run, mode 0700. It holds no lock.
+func (d *RunDir) Sub(name string) (*RunDir, error) {
+	if err := fileName(name); err != nil {
+		return nil, err
+	}
+	if err := makeDir(int(d.dir.Fd()), name, d.owner); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("runs: create %s: %w", name, err)
+	}
+	fd, err := unix.Openat(int(d.dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runs: open %s: %w", name, err)
+	}
+	return &RunDir{id: d.id, owner: d.owner, dir: os.NewFile(uintptr(fd), d.Path()+"/"+name)}, nil
+}
+
+// Unlink removes a file.
+func (d *RunDir) Unlink(name string) error {
+	if err := fileName(name); err != nil {
+		return err
+	}
+	return unix.Unlinkat(int(d.dir.Fd()), name, 0)
 }
 
 // Open opens a file of the run for reading. Anything but a regular file is

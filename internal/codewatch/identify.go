@@ -1,0 +1,89 @@
+package codewatch
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity is what the kernel says of an open file, without asking its file system.
+type identity struct {
+	ID
+	mount mount
+	path  string
+}
+
+// identify reads the inode and the mount from /proc/self/fdinfo (the inode since
+// 5.14), where O_PATH descriptors are told of too, and no server of a FUSE is
+// asked. pid is a live process of the run: a mount that was not marked by itself
+// is looked up in its table.
+func (m *mounts) identify(fd int, pid uint32) identity {
+	var out identity
+	number := strconv.Itoa(fd)
+	text, err := os.ReadFile("/proc/self/fdinfo/" + number)
+	if err != nil {
+		return out
+	}
+	var known bool
+	out.Ino = field(text, "ino:")
+	if out.mount, known = m.find(field(text, "mnt_id:"), pid); known {
+		out.Dev = out.mount.dev
+	} else {
+		var stx unix.Statx_t
+		if unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &stx) == nil {
+			out.Dev = unix.Mkdev(stx.Dev_major, stx.Dev_minor)
+		}
+	}
+	out.path, _ = os.Readlink("/proc/self/fd/" + number)
+	return out
+}
+
+// deleted is what the kernel appends to the path of a file without a name (proc(5)).
+// A name may end so too, which the number of links tells apart.
+const deleted = " (deleted)"
+
+func (i *identity) file(links uint64) File {
+	f := File{ID: i.ID, Path: i.path, Gone: links == 0}
+	if f.Gone {
+		f.Path = strings.TrimSuffix(f.Path, deleted)
+	}
+	return f
+}
+
+// find returns a mount by its number. Nothing inside can mount, so the run's
+// own table, in which the merged trees and the parts of the scratch file system
+// are, is read once.
+func (m *mounts) find(id uint64, pid uint32) (mount, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, ok := m.byID[id]
+	if ok || m.read || pid == 0 {
+		return found, ok
+	}
+	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/mountinfo")
+	if err != nil {
+		return found, false
+	}
+	m.read = true
+	for _, h := range parseMounts(text) {
+		if _, marked := m.byID[h.id]; !marked {
+			m.byID[h.id] = h.as(false)
+		}
+	}
+	found, ok = m.byID[id]
+	return found, ok
+}
+
+// field reads a number from the line that begins with name.
+func field(text []byte, name string) uint64 {
+	for line := range bytes.Lines(text) {
+		if v, ok := bytes.CutPrefix(line, []byte(name)); ok {
+			n, _ := strconv.ParseUint(string(bytes.TrimSpace(v)), 10, 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,155 @@
+package codewatch
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start begins to answer. Marks may be made before and after, but from the first
+// execve on a marked mount on, somebody must answer.
+func (w *Watch) Start() {
+	if w.group != nil {
+		w.tasks.Go(w.serve)
+	}
+}
+
+// serve reads events until the group is closed.
+func (w *Watch) serve() {
+	buf := make([]byte, 64*eventSize)
+	for failed := 0; failed < 1000; { // in a row: something that will not get better
+		n, err := w.group.file.Read(buf)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil { // no descriptor for the event (EMFILE, ENFILE): the kernel has refused this execve
+			failed++
+			w.count(func(c *Counts) { c.Failed++ })
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		failed = 0
+		for rest := buf[:n]; len(rest) > 0; {
+			var e event
+			if e, rest, err = decode(rest); err == nil && e.fd >= 0 {
+				w.hold(e)
+			}
+		}
+	}
+}
+
+func (w *Watch) count(add func(*Counts)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	add(&w.counts)
+}
+
+// hold answers one event: at once when the file is known, else when it is.
+func (w *Watch) hold(e event) {
+	ent, err := w.lookup(e.fd, e.pid)
+	if err != nil { // it cannot even be told which file it is
+		w.opened(e.pid, &File{State: Error})
+		w.answer(e)
+		return
+	}
+	select {
+	case <-ent.done:
+		w.opened(e.pid, &ent.File)
+		w.answer(e)
+	default:
+		w.tasks.Go(func() {
+			select {
+			case <-ent.done:
+				w.opened(e.pid, &ent.File)
+			case <-w.closed:
+			}
+			w.answer(e)
+		})
+	}
+}
+
+// answer allows. It fails only when the task or the group is gone, and then
+// nobody waits.
+func (w *Watch) answer(e event) { _ = w.group.allow(e.fd) }
+
+// entry is a version of a file that is being hashed, and settled once done is closed.
+type entry struct {
+	File
+	key   key
+	done  chan struct{}
+	timer *time.Timer
+
+	reading, hangs bool // it holds a slot; nobody waits for it any more. Under Watch.mu
+}
+
+// key tells versions of files apart: stat's numbers, which are cheaper to have
+// than those of ID.
+type key struct {
+	dev, ino uint64
+	Version
+}
+
+func keyOf(st *unix.Stat_t) key {
+	return key{st.Dev, st.Ino, Version{st.Ctim.Nano(), st.Size}}
+}
+
+// lookup returns the entry of the file that fd is open on. A new one begins to
+// be hashed. pid is a live process of the run.
+func (w *Watch) lookup(fd int, pid uint32) (*entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	e, isNew := w.entry(keyOf(&st))
+	if !isNew {
+		return e, nil
+	}
+	// The hash has a descriptor of its own: fd is closed when the wait is over,
+	// and a hash that hangs would go on with whatever gets its number.
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		w.settle(e, File{State: Error})
+		return e, nil
+	}
+	go w.hash(e, os.NewFile(uintptr(own), "executed"), pid, uint64(st.Nlink))
+	return e, nil
+}
+
+// entry returns the entry of a key and whether it is new: then the caller sees
+// to it that it is hashed.
+func (w *Watch) entry(k key) (*entry, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e := w.files[k]; e != nil {
+		return e, false
+	}
+	if len(w.files) >= maxFiles {
+		clear(w.files)
+	}
+	e := &entry{key: k, done: make(chan struct{})}
+	e.ID, e.Version = ID{k.dev, k.ino}, k.Version // what stat says, until better is known
+	e.timer = time.AfterFunc(w.cfg.Limits.Wait, func() { w.expire(e) })
+	w.files[k] = e
+	return e, true
+}
+
+// settle gives the entry its outcome and reports whether it had none yet.
+func (w *Watch) settle(e *entry, f File) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-e.done:
+		return false
+	default:
+	}
+	if f.Ino == 0 { // which file it is was noted before
+		e.State, f = f.State, e.File
+		f.State = e.State
+	}
+	e.File = f
+	e.timer.Stop()
+	close(e.done)
+	return true
+}

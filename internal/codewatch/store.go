@@ -1,0 +1,64 @@
+package codewatch
+
+import (
+	"errors"
+	"os"
+	"sync"
+)
+
+// Store is a directory for contents under their digests.
+type Store interface {
+	Create(name string) (*os.File, error) // for writing; what exists is an error, and no link is followed
+	Remove(name string) error
+}
+
+// store is a Store with room for so many bytes.
+type store struct {
+	dir Store
+
+	mu      sync.Mutex
+	left    int64
+	stored  uint64
+	dropped uint64
+	have    map[string]bool
+}
+
+// put writes a content once and reports whether it is there. What could not be
+// written whole is removed again. size is that of the content, whose bytes are
+// nil when they are too many.
+func (s *store) put(sum string, content []byte, size int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.have[sum] {
+		return true
+	}
+	if int64(len(content)) != size || size > s.left || s.write(sum, content) != nil {
+		s.dropped++
+		return false
+	}
+	if s.have == nil {
+		s.have = map[string]bool{}
+	}
+	s.have[sum] = true
+	s.left -= size
+	s.stored += uint64(size)
+	return true
+}
+
+func (s *store) write(sum string, content []byte) error {
+	f, err := s.dir.Create(sum)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, s.dir.Remove(sum))
+	}
+	return nil
+}
+
+func (s *store) totals() (stored, dropped uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stored, s.dropped
+}

@@ -1,0 +1,171 @@
+package codewatch
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Request is a file that was executed without an event of fanotify.
+type Request struct {
+	ID      ID       // as the sensor told it
+	Version *Version // likewise; nil: not told
+	PID     uint32   // of a process of the run
+	Keep    bool     // the content is wanted, wherever it comes from
+
+	// Done is called once with the outcome, from any goroutine.
+	Done func(*File)
+}
+
+// Exe asks for what the process runs. It is opened before Exe returns: a process
+// that ends then does not matter.
+func (w *Watch) Exe(r Request) {
+	f, err := openPath(unix.AT_FDCWD, "/proc/"+strconv.FormatUint(uint64(r.PID), 10)+"/exe", 0)
+	if err != nil {
+		r.Done(r.gone())
+		return
+	}
+	w.Open(f, r)
+}
+
+// Path asks for what lies at an absolute path of the run, below its root. The
+// path is followed in the background: a file system may hang.
+func (w *Watch) Path(root *os.File, path string, r Request) {
+	w.background(nil, r, func() *File {
+		const how = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+		f, err := openPath(int(root.Fd()), path, how)
+		if err != nil {
+			return r.gone()
+		}
+		defer f.Close()
+		return w.inspect(f, r)
+	})
+}
+
+// Open asks for the file that an O_PATH descriptor refers to, which Open closes.
+func (w *Watch) Open(f *os.File, r Request) {
+	w.background(f, r, func() *File { return w.inspect(f, r) })
+}
+
+// Text is content that was no file: the argument of -c.
+func (w *Watch) Text(content []byte) *File {
+	sum := sha256.Sum256(content)
+	f := &File{State: OK, SHA256: hex.EncodeToString(sum[:])}
+	f.Size = int64(len(content))
+	if w.store != nil && f.Size <= w.cfg.Limits.Object {
+		f.Stored = w.store.put(f.SHA256, content, f.Size)
+	}
+	return f
+}
+
+func (r *Request) gone() *File {
+	f := &File{ID: r.ID, State: Raced}
+	if r.Version != nil {
+		f.Version = *r.Version
+	}
+	return f
+}
+
+// background runs one request, and then closes f.
+func (w *Watch) background(f *os.File, r Request, do func() *File) {
+	w.mu.Lock()
+	full := w.pending >= maxWaiting
+	if !full {
+		w.pending++
+	}
+	w.mu.Unlock()
+	if full {
+		out := r.gone()
+		out.State = Limit
+		r.Done(out)
+		f.Close()
+		return
+	}
+	go func() {
+		r.Done(do())
+		f.Close()
+		w.mu.Lock()
+		w.pending--
+		w.mu.Unlock()
+	}()
+}
+
+// inspect finds or takes the digest of an O_PATH file.
+func (w *Watch) inspect(f *os.File, r Request) *File {
+	seen := w.mounts.identify(int(f.Fd()), r.PID)
+	if seen.ID != r.ID {
+		return r.gone()
+	}
+	if seen.mount.fuse {
+		out := seen.file(1)
+		out.State = FUSE
+		return &out
+	}
+	own, err := openRegular(f)
+	if err != nil {
+		out := seen.file(1)
+		out.State = Error
+		return &out
+	}
+	defer own.Close()
+	e, err := w.lookup(int(own.Fd()), r.PID)
+	if err != nil {
+		return &File{ID: r.ID, State: Error}
+	}
+	<-e.done
+	out := &e.File
+	if r.Version != nil && *r.Version != out.Version {
+		raced := *out
+		raced.Version, raced.State = *r.Version, Raced
+		return &raced
+	}
+	if r.Keep && !out.Stored {
+		return w.keep(own, out)
+	}
+	return out
+}
+
+// keep stores the content of a file whose digest is known.
+func (w *Watch) keep(f *os.File, known *File) *File {
+	if w.store == nil || known.SHA256 == "" || known.Size > w.cfg.Limits.Object {
+		return known
+	}
+	sum, content, err := w.read(f, known.Size, true)
+	if err != nil || sum != known.SHA256 {
+		return known
+	}
+	out := *known
+	out.Stored = w.store.put(sum, content, known.Size)
+	return &out
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+// openRegular opens for reading what an O_PATH descriptor refers to, when that is
+// a regular file: opening others may have effects.
+func openRegular(f *os.File) (*os.File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNotRegular
+	}
+	fd, err := unix.Open(fdPath(int(f.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOATIME|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+func openPath(dir int, name string, resolve uint64) (*os.File, error) {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}

@@ -1,0 +1,312 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/codewatch"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// What is executed is hashed while its execve waits: internal/codewatch holds
+// it, this file says which mounts are watched and how the record tells it.
+
+// watchCode begins to hash what is executed on the prepared mounts. Whatever
+// cannot be watched is still hashed when the sensor reports it, and said.
+func (r *Run) watchCode(m *mountSet) error {
+	if r.host.programs == nil {
+		return nil // there is no record that could tell it
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	cache, err := codewatch.OpenCache(filepath.Join(runtimeDir(), "code"), boot)
+	if err != nil {
+		r.cfg.Log.Warn().Err(err).Msg("digests of system files are not kept")
+	}
+	w := codewatch.New(codewatch.Config{Limits: codewatch.DefaultLimits, Store: &codeStore{run: r.dir}, Cache: cache})
+	r.release.push("digest cache", cache.Close)
+	r.release.push("code watch", w.Close)
+	r.code = &codeRecord{watch: w, plan: r.plan, asked: map[codeKey]bool{}, told: map[codeKey]bool{}, scripts: map[uint32]string{}}
+	if !r.plan.Host.ExecEvents {
+		return nil // thin, as the plan says
+	}
+	if err := errors.Join(w.Err(), w.Mark(r.executable(m))); err != nil {
+		r.cfg.Log.Warn().Err(err).Msg("code watch")
+		r.code.missing = "code: not held while it is hashed: " + oneLine(err.Error())
+	}
+	r.materials.watch, r.materials.watched = w.Descriptor(), w.Descriptor() >= 0
+	w.Start()
+	return nil
+}
+
+// beginCode lets the record tell what is hashed. It keeps the run's mounts
+// alive until the end: what is reported of a process that is gone by then is
+// still found where that process found it.
+func (r *Run) beginCode(w *trace.Writer) error {
+	if r.code == nil {
+		return nil
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", r.proc.Pid))
+	if err != nil {
+		return fmt.Errorf("the run's mount namespace: %w", err)
+	}
+	r.release.push("mount namespace", ns.Close)
+	root, err := unix.FcntlInt(r.materials.mounts.root.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	r.code.w, r.code.root = w, os.NewFile(uintptr(root), "root of the run")
+	r.release.push("root of the run", r.code.root.Close)
+	return nil
+}
+
+// executable lists the mounts from which the command can execute. Merged trees
+// and the parts of the scratch file system are mounted by the run's own process,
+// which marks them (watched).
+func (r *Run) executable(m *mountSet) []codewatch.Mount {
+	var list []codewatch.Mount
+	for i := range r.plan.View {
+		e := &r.plan.View[i]
+		if e.Op == "bind" && (e.Access == "ro" || e.Access == "rw") {
+			list = append(list, codewatch.Mount{Name: e.At, Tree: m.mounts[e.At], Source: e.open.File, System: e.system})
+		}
+	}
+	return list
+}
+
+// codeStore is the directory code/ of a run, made when something goes into it.
+type codeStore struct {
+	run *runs.RunDir
+
+	once sync.Once
+	dir  *runs.RunDir
+	err  error
+}
+
+// Create makes an object of the store.
+func (s *codeStore) Create(name string) (*os.File, error) {
+	s.once.Do(func() { s.dir, s.err = s.run.Sub(runs.CodeDir) })
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.dir.Create(name)
+}
+
+// Remove takes an object back.
+func (s *codeStore) Remove(name string) error { return s.dir.Unlink(name) }
+
+// codeKey is a version of a file in the record.
+type codeKey struct {
+	codewatch.ID
+	codewatch.Version
+	stored bool
+	sum    string // of a text that was no file
+}
+
+// codeRecord tells what was executed. Its methods are called by the recorder;
+// digests that come later are told from other goroutines.
+type codeRecord struct {
+	watch   *codewatch.Watch
+	plan    *Plan
+	w       *trace.Writer
+	root    *os.File // of the run, as its processes see it
+	missing string   // why programs are not held; "" when they are
+
+	asked   map[codeKey]bool  // what the watch was asked for; the recorder's own
+	scripts map[uint32]string // by process: what an interpreter was told to read
+
+	mu   sync.Mutex
+	told map[codeKey]bool
+}
+
+// maxTold bounds what is remembered; beyond, things may be told twice.
+const maxTold = 1 << 16
+
+// see looks at an event of the sensor that is about to be written.
+func (c *codeRecord) see(e *trace.Event) {
+	if c == nil || e.Phase != trace.PhaseCommand {
+		return
+	}
+	switch e.Kind {
+	case trace.KindExec:
+		c.exec(e)
+	case trace.KindExecFail:
+		c.failed(e)
+	case trace.KindExit:
+		c.watch.Forget(e.Proc.Pid)
+		delete(c.scripts, e.Proc.Pid)
+	case trace.KindMmapExec:
+		c.mapped(e)
+	case trace.KindOpen:
+		c.opened(e)
+	}
+}
+
+func idOf(e *trace.Event) codewatch.ID {
+	return codewatch.ID{Dev: unix.Mkdev(e.DevMajor, e.DevMinor), Ino: e.Ino}
+}
+
+// exec tells what this execve opened and gives the record of it the digest of
+// the image that runs.
+func (c *codeRecord) exec(e *trace.Event) {
+	delete(c.scripts, e.Proc.Pid)
+	id, held := idOf(e), false
+	for _, f := range c.watch.Executed(e.Proc.Pid, e.Mono) {
+		c.tell(e, f)
+		if f.ID == id {
+			e.SHA256, e.HashState, held = f.SHA256, string(f.State), true
+			if e.Ctime != 0 && e.Ctime != f.Ctime {
+				e.HashState = string(codewatch.Raced)
+			}
+		}
+	}
+	if !held {
+		c.ask(e, false)
+	}
+	c.interpreted(e)
+}
+
+// failed tells what a shell may now read by itself: a file without a format.
+func (c *codeRecord) failed(e *trace.Event) {
+	files := c.watch.Executed(e.Proc.Pid, e.Mono)
+	if e.Errno == int32(unix.ENOEXEC) {
+		for _, f := range files {
+			c.tell(e, f)
+		}
+	}
+}
+
+// mapped asks for libraries, and for programs that a loader was given.
+func (c *codeRecord) mapped(e *trace.Event) {
+	if e.Verdict != trace.VerdictDeny {
+		c.ask(e, false)
+	}
+}
+
+// ask has a file hashed that gave no event, unless it was before. A process is
+// asked for its image by itself when that has no name.
+func (c *codeRecord) ask(e *trace.Event, keep bool) {
+	key := codeKey{ID: idOf(e), Version: codewatch.Version{Ctime: e.Ctime}, stored: keep}
+	if key.Ino == 0 || c.asked[key] {
+		return
+	}
+	if len(c.asked) >= maxTold {
+		clear(c.asked)
+	}
+	c.asked[key] = true
+	about := *e // the event's slices are the recorder's
+	about.Path, about.Argv = append([]byte(nil), e.Path...), nil
+	r := codewatch.Request{
+		ID: key.ID, PID: e.Proc.Pid, Keep: keep,
+		Done: func(f *codewatch.File) { c.tell(&about, f) },
+	}
+	if e.Ctime != 0 {
+		r.Version = &codewatch.Version{Ctime: e.Ctime}
+	}
+	if e.Kind == trace.KindExec && (e.Memfd || e.Deleted || e.PathSource != trace.PathKernel || c.root == nil) {
+		c.watch.Exe(r)
+		return
+	}
+	c.watch.Path(c.root, string(about.Path), r)
+}
+
+// interpreted looks at what an interpreter was told to run: text among the
+// arguments is told now, a script when the process opens it.
+func (c *codeRecord) interpreted(e *trace.Event) {
+	given, ok := codewatch.Interpreted(string(e.Path), e.Argv)
+	switch {
+	case !ok:
+	case given.Text > 0:
+		f := c.watch.Text(e.Argv[given.Text][given.Skip:])
+		c.tell(e, f)
+	case given.Script > 0 && len(c.scripts) < maxTold:
+		c.scripts[e.Proc.Pid] = string(e.Argv[given.Script])
+	}
+}
+
+// opened has a script stored when its interpreter opens it. The argument only
+// says which open is meant; what is stored is the file that the kernel says was opened.
+func (c *codeRecord) opened(e *trace.Event) {
+	script, ok := c.scripts[e.Proc.Pid]
+	if !ok || e.Verdict == trace.VerdictDeny || e.Errno != 0 || e.Access == "w" || !named(e, script) {
+		return
+	}
+	delete(c.scripts, e.Proc.Pid)
+	c.ask(e, true)
+}
+
+// named reports whether an open is of what an argument names: as it was
+// written, or by a path that ends so.
+func named(e *trace.Event, arg string) bool {
+	for _, p := range []string{string(e.PathGiven), string(e.Path)} {
+		if p == arg || p != "" && strings.HasSuffix(p, "/"+strings.TrimPrefix(filepath.Clean(arg), "/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// tell writes one version of a file into the record, once.
+func (c *codeRecord) tell(about *trace.Event, f *codewatch.File) {
+	key := codeKey{ID: f.ID, Version: f.Version, stored: f.Stored}
+	if f.Ino == 0 {
+		key.sum = f.SHA256
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told[key] {
+		return
+	}
+	if len(c.told) >= maxTold {
+		clear(c.told)
+	}
+	c.told[key] = true
+	e := trace.Event{
+		Kind: trace.KindCode, Phase: trace.PhaseCommand, Mono: about.Mono, Proc: about.Proc,
+		Path: []byte(f.Path), Deleted: f.Gone, DevMajor: unix.Major(f.Dev), DevMinor: unix.Minor(f.Dev), Ino: f.Ino,
+		Ctime: f.Ctime, Bytes: uint64(max(f.Size, 0)), SHA256: f.SHA256, HashState: string(f.State), Memfd: f.State == codewatch.Memfd,
+	}
+	if f.Path != "" {
+		e.PathSource = trace.PathKernel
+	}
+	if f.Stored {
+		e.Name = []byte(f.SHA256)
+	}
+	_ = c.w.Append(&e) // sticks, as for every event
+}
+
+// release lets go of the mounts of a run that is dead.
+func (c *codeRecord) release() error {
+	if c == nil {
+		return nil
+	}
+	return c.watch.Release()
+}
+
+// end waits for digests that are still being taken and returns what the record lacks.
+func (c *codeRecord) end() []string {
+	if c == nil {
+		return nil
+	}
+	var findings []string
+	if c.missing != "" {
+		findings = append(findings, c.missing)
+	}
+	if left := c.watch.Wait(); left > 0 {
+		findings = append(findings, "code: "+strconv.Itoa(left)+" files were not hashed in time")
+	}
+	if n := c.watch.Counts().Failed; n > 0 {
+		findings = append(findings, "code: "+strconv.FormatUint(n, 10)+" execve calls were refused because agentguard had no descriptor for their files")
+	}
+	return findings
+}
