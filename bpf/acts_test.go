@@ -33,6 +33,11 @@ var acts = map[string]func(args []string) error{
 	"init":       actInit,
 	"nested":     actNested,
 	"bytes":      actBytes,
+	"opens":      actOpens,
+	"opentime":   actOpenTime,
+	"changes":    actChanges,
+	"maps":       actMaps,
+	"deep":       actDeep,
 	"supervisor": actSupervisor,
 	"sleep":      func([]string) error { time.Sleep(time.Minute); return nil },
 }

@@ -77,6 +77,7 @@ SEPARATE int note_file(u64 run, u64 file, s64 ret, u64 nr_found)
 		return 0;
 	now.path = READ((struct file *)file, f_path);
 	now.name = READ(now.path.dentry, d_name.hash_len);
+	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
 	if (!(now.file.fmode & FMODE_CREATED) && seen_before(&m, &now, &slot, &number))
 		return 0;
 	if (write_file(&m, &now, ret, (u32)nr_found, number, found >> 8) && slot) {

@@ -117,7 +117,8 @@ INLINE bool8 same(const struct seen *seen, const struct seen *now)
 {
 	return seen->taken && seen->path.dentry == now->path.dentry && seen->path.mnt == now->path.mnt &&
 	       seen->name == now->name && seen->file.inode == now->file.inode &&
-	       seen->file.fmode == now->file.fmode && seen->file.how == now->file.how;
+	       seen->file.fmode == now->file.fmode && seen->file.how == now->file.how &&
+	       seen->file.state == now->file.state;
 }
 
 /* seen_before counts an act that the thread's memory has, or makes room for it: then *at is its slot. */

@@ -117,7 +117,7 @@ SEPARATE int walk_path(u64 mnt, u64 dentry, u32 lane)
 /* gone is true where the name that a file was opened by is no more: pseudo files never had one. */
 INLINE bool8 gone(struct dentry *dentry)
 {
-	return READ(dentry, d_parent) != dentry && !READ(dentry, d_hash.pprev);
+	return !READ(dentry, d_hash.pprev) && READ(dentry, d_parent) != dentry;
 }
 
 /* append_walk walks from at and copies the names to dst, which has room for WALK_MAX bytes. */

@@ -1,0 +1,3 @@
+package bpf
+
+var archCallNames map[int]string

@@ -1,0 +1,495 @@
+package bpf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// actOpens opens each of some files so many times, in as many threads as are asked for.
+func actOpens(args []string) error {
+	n := [3]int{} // files, rounds, threads
+	for i := range n {
+		v, err := strconv.Atoi(args[1+i])
+		if err != nil {
+			return err
+		}
+		n[i] = v
+	}
+	var paths []*byte
+	for i := range n[0] {
+		p, err := unix.BytePtrFromString(filepath.Join(args[0], fmt.Sprint("f", i)))
+		if err != nil {
+			return err
+		}
+		paths = append(paths, p)
+	}
+	failed := make([]error, n[2])
+	var wg sync.WaitGroup
+	for t := range n[2] {
+		wg.Go(func() {
+			runtime.LockOSThread() // and the thread ends with the goroutine
+			failed[t] = openAll(paths, n[1])
+		})
+	}
+	wg.Wait()
+	return errors.Join(failed...)
+}
+
+func openAll(paths []*byte, rounds int) error {
+	at := unix.AT_FDCWD
+	for range rounds {
+		for _, p := range paths {
+			fd, _, e := unix.RawSyscall6(unix.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(p)), unix.O_RDONLY, 0, 0, 0)
+			if e != 0 {
+				return e
+			}
+			unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+		}
+	}
+	return nil
+}
+
+// actOpenTime prints the ns of CPU time of an open and close: the same file, and one of many.
+func actOpenTime(args []string) error {
+	runtime.LockOSThread()
+	var many []*byte
+	for i := range 256 {
+		p, err := unix.BytePtrFromString(filepath.Join(args[0], fmt.Sprint("f", i)))
+		if err != nil {
+			return err
+		}
+		many = append(many, p)
+	}
+	for name, paths := range map[string][]*byte{"same": many[:1], "many": many} {
+		best := time.Hour
+		for range 20 {
+			start := threadCPU()
+			rounds := 2560 / len(paths)
+			if err := openAll(paths, rounds); err != nil {
+				return err
+			}
+			best = min(best, (threadCPU()-start)/time.Duration(rounds*len(paths)))
+		}
+		fmt.Println(name, best.Nanoseconds())
+	}
+	return nil
+}
+
+func threadCPU() time.Duration {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
+	return time.Duration(ts.Nano())
+}
+
+// fileDir makes a directory with n files in it.
+func fileDir(t testing.TB, n int) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint("f", i)), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// opened counts the opens of each path: the events of their own, and the counts that follow them.
+func opened(t testing.TB, events []Event, dir string) map[string]uint64 {
+	t.Helper()
+	type slot struct {
+		tid uint32
+		n   uint8
+	}
+	seen := map[slot]string{}
+	sum := map[string]uint64{}
+	for i := range events {
+		ev := &events[i]
+		at := slot{ev.TID, ev.File.Slot}
+		switch ev.Type {
+		case File:
+			seen[at] = string(ev.File.Path.Text)
+			sum[seen[at]]++
+		case Repeat:
+			if seen[at] == "" {
+				t.Errorf("a count of nothing: %s", describe(ev))
+			}
+			sum[seen[at]] += ev.File.Count
+		}
+	}
+	for p := range sum {
+		if !strings.HasPrefix(p, dir+"/") {
+			delete(sum, p)
+		}
+	}
+	return sum
+}
+
+// Every open is an event or in the count of one, however the threads and files mix.
+func TestOpensAreCountedExactly(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	for _, test := range []struct{ files, rounds, threads int }{{1, 20000, 1}, {3, 2000, 4}, {100, 40, 2}, {40, 3, 30}} {
+		t.Run(fmt.Sprint(test), func(t *testing.T) {
+			dir := fileDir(t, test.files)
+			events, stats := h.observe(p, RunConfig{RingBytes: 16 << 20}, "opens", dir, strconv.Itoa(test.files), strconv.Itoa(test.rounds), strconv.Itoa(test.threads))
+			got := opened(t, events, dir)
+			if len(got) != test.files || stats.Classes[Bulk].Dropped != 0 {
+				t.Errorf("%d paths, %+v", len(got), stats.Classes)
+			}
+			for path, n := range got {
+				checkCount(t, stats, n, uint64(test.rounds*test.threads))
+				if t.Failed() {
+					t.Fatal(path)
+				}
+			}
+			if test.files == 1 && len(ofType(events, Repeat)) > 50 {
+				t.Errorf("%d counts of one file", len(ofType(events, Repeat)))
+			}
+		})
+	}
+}
+
+// With a ring that is too small, what was kept and what was lost is all there was.
+func TestLostOpensAreCounted(t *testing.T) {
+	h := newHost(t)
+	const files, rounds = 64, 400
+	dir := fileDir(t, files)
+	rec := h.start(h.open(), RunConfig{RingBytes: minRing})
+	rec.mu.Lock() // the reader stands still
+	out, err := act(rec.leaf, "opens", dir, strconv.Itoa(files), strconv.Itoa(rounds), "1").CombinedOutput()
+	rec.mu.Unlock()
+	if err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	events, stats := rec.finish(t)
+	var kept, repeats, others uint64
+	for _, n := range opened(t, events, dir) {
+		kept += n
+	}
+	for _, d := range stats.Dropped {
+		switch d.Type {
+		case File:
+			others = d.N
+		case Repeat:
+			repeats = d.N
+		}
+	}
+	lost := others + repeats + stats.LostRepeats
+	if others == 0 || kept+lost < files*rounds || kept+lost > files*rounds+200 { // the Go run-time of the act opens a few too
+		t.Errorf("kept %d, lost %d + %d + %d, of %d", kept, others, repeats, stats.LostRepeats, files*rounds)
+	}
+}
+
+func actChanges(args []string) error {
+	dir := args[0]
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Chdir(dir); err != nil {
+		return err
+	}
+	fd, err := unix.Openat2(at, "new", &unix.OpenHow{Flags: unix.O_CREAT | unix.O_RDWR, Mode: 0o640, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return err
+	}
+	again, err := unix.Open("new", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		unix.Fchmod(fd, 0o600), unix.Ftruncate(fd, 10), unix.Renameat2(at, "new", unix.AT_FDCWD, dir+"/moved", 0),
+		unix.Fchmod(fd, 0o644), unix.Linkat(at, "moved", at, "name", 0), unix.Symlinkat("some text", at, "sym"), unix.Unlinkat(at, "name", 0),
+		unix.Mkdirat(at, "sub", 0o711), unix.Unlinkat(at, "sub", unix.AT_REMOVEDIR), unix.Chmod(dir+"/f0", 0o700), unix.Lchown("f0", 0, 0),
+		unix.Setxattr("f0", "user.a", []byte("v"), 0), unix.Truncate("f0", 0), unix.Unlinkat(at, "moved", 0), unix.Fchmod(again, 0o600),
+		unix.Mknod(dir+"/pipe", unix.S_IFIFO|0o600, 0), missing(unix.Unlink("nothing")), missing(unix.Rename(dir+"/nothing", "x")),
+	)
+}
+
+func missing(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return fmt.Errorf("%w instead of ENOENT", err)
+}
+
+// short names an event of the act without what differs from run to run.
+func short(ev *Event, dir string) string {
+	name := map[int]string{
+		unix.SYS_FCHMOD: "fchmod", unix.SYS_FTRUNCATE: "ftruncate", unix.SYS_RENAMEAT2: "renameat2", unix.SYS_LINKAT: "linkat",
+		unix.SYS_SYMLINKAT: "symlinkat", unix.SYS_UNLINKAT: "unlinkat", unix.SYS_MKDIRAT: "mkdirat", unix.SYS_SETXATTR: "setxattr",
+		unix.SYS_TRUNCATE: "truncate", unix.SYS_FCHOWNAT: "fchownat", unix.SYS_FCHMODAT: "fchmodat", unix.SYS_MKNODAT: "mknodat",
+		unix.SYS_RENAMEAT: "renameat", unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2",
+	}[ev.NR]
+	if name == "" {
+		name = archCallNames[ev.NR]
+	}
+	if ev.Type == File {
+		s := fmt.Sprintf("%s %s (%s) mode=%o resolve=%d", name, ev.File.Path.Text, ev.File.Given, ev.File.Args[3], ev.File.Resolve)
+		if ev.File.FMode&FModeCreated != 0 {
+			s += " created"
+		}
+		return strings.ReplaceAll(s, dir, "DIR")
+	}
+	c := &ev.Call
+	s := fmt.Sprintf("%s %s %s [%s] [%s] %d", name, c.Path, c.Path2, c.Dir.Text, c.Dir2.Text, ev.Ret)
+	if c.Dir.Deleted {
+		s += " deleted"
+	}
+	if c.Inode != 0 {
+		s += " inode"
+	}
+	return strings.ReplaceAll(s, dir, "DIR")
+}
+
+func TestChangesAreRecorded(t *testing.T) {
+	h := newHost(t)
+	dir := fileDir(t, 1)
+	events, _ := h.observe(h.open(), RunConfig{}, "changes", dir)
+	var got []string
+	for i := range events {
+		if ev := &events[i]; (ev.Type == Call && ev.Phase == Command) || ev.Type == File && bytes.HasPrefix(ev.File.Path.Text, []byte(dir+"/")) {
+			if ev.Class != Bulk || ev.Flags != 0 {
+				t.Errorf("class %d, flags %d: %s", ev.Class, ev.Flags, short(ev, dir))
+			}
+			got = append(got, short(ev, dir))
+		}
+	}
+	want := []string{
+		"openat2 DIR/new (new) mode=640 resolve=4 created",
+		"openat DIR/new (new) mode=600 resolve=0",
+		"fchmod   [DIR/new] [] 0 inode",
+		"ftruncate   [DIR/new] [] 0 inode",
+		"renameat2 new DIR/moved [DIR] [] 0",
+		"fchmod   [DIR/moved] [] 0 inode",
+		"linkat moved name [DIR] [DIR] 0",
+		"symlinkat some text sym [] [DIR] 0",
+		"unlinkat name  [DIR] [] 0",
+		"mkdirat sub  [DIR] [] 0",
+		"unlinkat sub  [DIR] [] 0",
+		"chmod DIR/f0  [] [] 0",
+		"lchown f0  [DIR] [] 0",
+		"setxattr f0 user.a [DIR] [] 0",
+		"truncate f0  [DIR] [] 0",
+		"unlinkat moved  [DIR] [] 0",
+		"fchmod   [DIR/moved] [] 0 deleted inode",
+		"mknodat DIR/pipe  [] [] 0",
+		"unlinkat nothing  [DIR] [] -2",
+		"renameat DIR/nothing x [] [DIR] -2",
+	}
+	for i, s := range got { // x/sys uses the older calls where an architecture has them
+		for _, old := range []string{"unlink", "rename", "mknod", "chmod", "lchown"} {
+			got[i] = strings.TrimPrefix(strings.Replace(s, old+" ", old+"# ", 1), "")
+			if got[i] != s {
+				break
+			}
+		}
+	}
+	if !slices.Equal(plainNames(got), plainNames(want)) {
+		t.Errorf("recorded:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// plainNames takes off what tells the forms of a call apart.
+func plainNames(list []string) []string {
+	r := strings.NewReplacer("#", "", "unlinkat ", "unlink ", "renameat2 ", "rename ", "renameat ", "rename ", "mknodat ", "mknod ", "fchmodat ", "chmod ", "fchownat ", "lchown ")
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = r.Replace(s)
+	}
+	return out
+}
+
+func actMaps(args []string) error {
+	fd, err := unix.Open(args[0]+"/f0", unix.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	mem, err := unix.MemfdCreate("hidden", 0)
+	if err != nil {
+		return err
+	}
+	page := os.Getpagesize()
+	var errs []error
+	for _, m := range []struct{ fd, prot, flags int }{
+		{fd, unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE},
+		{fd, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED},
+		{fd, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE},
+		{mem, unix.PROT_READ | unix.PROT_EXEC, unix.MAP_SHARED},
+	} {
+		_, err := unix.Mmap(m.fd, 0, page, m.prot, m.flags)
+		errs = append(errs, err)
+	}
+	late, err := unix.Mmap(fd, 0, page, unix.PROT_READ, unix.MAP_SHARED)
+	errs = append(errs, err, unix.Mprotect(late, unix.PROT_READ|unix.PROT_WRITE), unix.Unlink(args[0]+"/f0"), unix.Mprotect(late, unix.PROT_EXEC))
+	return errors.Join(errs...)
+}
+
+// Mappings name their own file, whatever descriptor it came from.
+func TestMappingsAreRecorded(t *testing.T) {
+	h := newHost(t)
+	dir := fileDir(t, 1)
+	events, _ := h.observe(h.open(), RunConfig{}, "maps", dir)
+	var got []string
+	for _, ev := range ofType(events, File) {
+		f := &ev.File
+		if f.Path.Rooted && !bytes.HasPrefix(f.Path.Text, []byte(dir+"/")) {
+			continue // of the act's run-time
+		}
+		got = append(got, fmt.Sprintf("%d %s %v %v", f.How, strings.ReplaceAll(string(f.Path.Text), dir, "DIR"), f.Object, f.Path.Deleted))
+	}
+	want := []string{
+		"1 DIR/f0 false false", "1 memfd:hidden false false",
+		"2 DIR/f0 true false", "3 DIR/f0 true false", "2 memfd:hidden true false", "2 DIR/f0 true true",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+	var again uint64 // the shared mapping that became writable is the second of its kind
+	for _, ev := range ofType(events, Repeat) {
+		if ev.File.How == MappedWrite {
+			again += ev.File.Count
+		}
+	}
+	if again != 1 {
+		t.Errorf("%d more writable mappings, want 1", again)
+	}
+}
+
+// What is only read is left out on demand, and nothing else.
+func TestChangesOnly(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	dir := fileDir(t, 3)
+	events, _ := h.observe(p, RunConfig{ChangesOnly: true}, "opens", dir, "3", "10", "1")
+	if got := opened(t, events, dir); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	all, _ := h.observe(p, RunConfig{}, "changes", fileDir(t, 1))
+	events, _ = h.observe(p, RunConfig{ChangesOnly: true}, "changes", fileDir(t, 1))
+	if a, b := len(ofType(all, Call)), len(ofType(events, Call)); a != b || a < 18 {
+		t.Errorf("%d changes, %d with reads left out", a, b)
+	}
+	for _, ev := range ofType(events, File) {
+		if f := &ev.File; f.How == Opened && f.FMode&(FModeWrite|FModeCreated) == 0 {
+			t.Errorf("opened to be read: %s", f.Path.Text)
+		}
+	}
+}
+
+// The descriptors that a command is started with, and its environment.
+func TestStart(t *testing.T) {
+	h := newHost(t)
+	dir := fileDir(t, 1)
+	f, err := os.Open(dir + "/f0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rec := h.start(h.open(), RunConfig{})
+	cmd := act(rec.leaf, "exit", "0") // may also have what the test itself was started with
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Env = append(cmd.Env, "SECRET=value", "LONG="+strings.Repeat("x", 40000))
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	events, _ := rec.finish(t)
+	fds := map[int64]string{}
+	for _, ev := range ofType(events, FD) {
+		fds[ev.Ret] = string(ev.File.Path.Text)
+	}
+	if fds[0] != "/dev/null" || fds[3] != dir+"/f0" {
+		t.Errorf("descriptors %v", fds)
+	}
+	var env []byte
+	for _, ev := range ofType(events, ExecEnv) {
+		if int(ev.Exec.Offset) != len(env) {
+			t.Errorf("part at %d, want %d", ev.Exec.Offset, len(env))
+		}
+		env = append(env, ev.Exec.Env...)
+	}
+	if want := strings.Join(cmd.Env, "\x00") + "\x00"; len(env) != len(want) || !bytes.Contains(env, []byte("\x00SECRET=value\x00")) {
+		t.Errorf("%d bytes of environment, want %d", len(env), len(want))
+	}
+}
+
+// A path may be longer than the record holds: then its beginning is missing.
+func TestDeepPath(t *testing.T) {
+	h := newHost(t)
+	dir := t.TempDir()
+	events, _ := h.observe(h.open(), RunConfig{}, "deep", dir)
+	for _, ev := range ofType(events, File) {
+		if !bytes.HasSuffix(ev.File.Path.Text, []byte("/bottom")) {
+			continue
+		}
+		p := ev.File.Path
+		if want := len(dir) + 40*251 + len("/bottom"); int(p.Full) != want || len(p.Text) > 4096 || len(p.Text) < 3800 || p.Text[0] == '/' || !p.Rooted {
+			t.Errorf("%d of %d bytes, want %d, begins %.20q", len(p.Text), p.Full, want, p.Text)
+		}
+		return
+	}
+	t.Error("the open is not recorded")
+}
+
+func actDeep(args []string) error {
+	if err := unix.Chdir(args[0]); err != nil {
+		return err
+	}
+	name := strings.Repeat("d", 250)
+	for range 40 {
+		if err := errors.Join(unix.Mkdir(name, 0o755), unix.Chdir(name)); err != nil {
+			return err
+		}
+	}
+	_, err := unix.Open("bottom", unix.O_CREAT|unix.O_RDONLY, 0o600)
+	for range 40 { // too long a path for RemoveAll
+		unix.Unlink("bottom")
+		err = errors.Join(err, unix.Chdir(".."), unix.Rmdir(name))
+	}
+	return err
+}
+
+// Ratios of one run: an open and close beside the same without a sensor.
+func BenchmarkOpenClose(b *testing.B) {
+	h := newHost(b)
+	p := h.open()
+	dir := fileDir(b, 256)
+	measure := func(leaf *os.File) map[string]float64 {
+		out, err := act(leaf, "opentime", dir).Output()
+		got := map[string]float64{}
+		for line := range strings.Lines(string(out)) {
+			var name string
+			var ns float64
+			if _, err := fmt.Sscan(line, &name, &ns); err == nil {
+				got[name] = ns
+			}
+		}
+		if err != nil || len(got) != 2 {
+			b.Fatal(err, got)
+		}
+		return got
+	}
+	for b.Loop() {
+		native := measure(h.outside())
+		rec := h.start(p, RunConfig{RingBytes: 4 << 20})
+		observed := measure(rec.leaf)
+		rec.finish(b)
+		for name := range native {
+			b.ReportMetric(native[name], name+"-native-ns")
+			b.ReportMetric(observed[name]/native[name], name+"-ratio")
+		}
+	}
+}
