@@ -33,21 +33,26 @@ INLINE u16 add_given(struct ev_file *ev, u64 p)
 	return at_most(n, PATH_CAP);
 }
 
-/* The last argument of note_file: the call's number, what was done, and how the file was found. */
-#define WITH(nr, how, source) ((u64)(u32)(nr) | (u64)(how) << 32 | (u64)(source) << 40)
+/* A file that a call opened or mapped, and how it was found. */
+struct found {
+	struct file *file;
+	s64 ret;
+	s32 nr;
+	u8 how, source;
+};
 
 /* write_file writes the record of a file that was opened or mapped; false if it is lost. */
-INLINE bool8 write_file(const struct member *m, const struct seen *now, s64 ret, s32 nr, u8 number, u8 source)
+INLINE bool8 write_file(const struct member *m, const struct seen *now, const struct found *found, u8 number)
 {
-	const volatile struct call_info *info = &calls[nr & (CALLS - 1)];
+	const volatile struct call_info *info = &calls[found->nr & (CALLS - 1)];
 	u32 lane = LANE_CALL;
 	struct ev_file *ev = map_lookup(&file_scratch, &lane);
 
 	if (!ev)
 		return 0;
 	fill_current(&ev->h, m, EV_FILE, CLASS_BULK);
-	ev->h.nr = nr;
-	ev->h.ret = ret;
+	ev->h.nr = found->nr;
+	ev->h.ret = found->ret;
 	fill_file(ev, now->path, &now->file, lane);
 	call_args((struct pt_regs *)task_registers(current_task_btf()), ev->args);
 	if (info->path)
@@ -55,7 +60,7 @@ INLINE bool8 write_file(const struct member *m, const struct seen *now, s64 ret,
 	if (info->flags & CALL_OPEN2)
 		ev->resolve = read_how(ev->args, &ev->h.flags);
 	ev->slot = number;
-	ev->source = source;
+	ev->source = found->source;
 	return emit(m, &ev->h, file_size(ev));
 }
 
@@ -63,28 +68,23 @@ INLINE bool8 write_file(const struct member *m, const struct seen *now, s64 ret,
  * note_file records that a file was opened or mapped, unless the thread did the
  * same before: then it is counted.
  */
-SEPARATE int note_file(u64 run, u64 file, s64 ret, u64 nr_found)
+INLINE void note_file(const struct member *m, const struct found *found)
 {
 	struct seen now = {}, *slot = NULL;
-	u32 found = nr_found >> 32;
 	u8 number = NO_SLOT;
-	struct member m;
 
-	if (!find(&m, run))
-		return 0;
-	describe(&now.file, (struct file *)file, found);
-	if ((m.run->flags & RUN_CHANGES) && only_read(&now.file))
-		return 0;
-	now.path = READ((struct file *)file, f_path);
+	describe(&now.file, found->file, found->how);
+	if ((m->run->flags & RUN_CHANGES) && only_read(&now.file))
+		return;
+	now.path = READ(found->file, f_path);
 	now.name = READ(now.path.dentry, d_name.hash_len);
 	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
-	if (!(now.file.fmode & FMODE_CREATED) && seen_before(&m, &now, &slot, &number))
-		return 0;
-	if (write_file(&m, &now, ret, (u32)nr_found, number, found >> 8) && slot) {
+	if (!(now.file.fmode & FMODE_CREATED) && seen_before(m, &now, &slot, &number))
+		return;
+	if (write_file(m, &now, found, number) && slot) {
 		*slot = now;
 		slot->taken = 1;
 	}
-	return 0;
 }
 
 struct mapping {
@@ -102,41 +102,46 @@ static long take_mapping(struct task_struct *task, struct vm_area_struct *vma, s
 }
 
 /*
- * on_mapping records files that are mapped to be executed, and those that are
- * mapped to be written without a call. The file is the mapping's own; when its
- * lock is held by another thread, the one of mmap's descriptor.
+ * mapped_file finds the file of a mapping that is to be executed, or to be
+ * written without a call; false where it is none of these. The file is the
+ * mapping's own; when its lock is held by another thread, the one of mmap's
+ * descriptor.
  */
-SEPARATE int on_mapping(u64 run, s64 ret, s32 nr, u32 act)
+INLINE bool8 mapped_file(struct found *found, struct pt_regs *regs, u8 act)
 {
 	struct mapping mapping = {};
-	u8 source = SOURCE_OBJECT, how;
 	u64 args[6];
 
-	call_args((struct pt_regs *)task_registers(current_task_btf()), args);
+	call_args(regs, args);
 	if (!(args[2] & (PROT_EXEC | PROT_WRITE)))
 		return 0;
 	if (act == ACT_MMAP && ((args[3] & MAP_ANONYMOUS) || !((args[2] & PROT_EXEC) || (args[3] & MAP_SHARED))))
 		return 0;
-	if (find_vma(current_task_btf(), act == ACT_MMAP ? (u64)ret : args[0], take_mapping, &mapping, 0) && act == ACT_MMAP) {
+	found->source = SOURCE_OBJECT;
+	if (find_vma(current_task_btf(), act == ACT_MMAP ? (u64)found->ret : args[0], take_mapping, &mapping, 0) && act == ACT_MMAP) {
 		mapping.file = open_file(args[4]);
 		mapping.flags = args[3] & MAP_SHARED ? VM_SHARED : 0;
-		source = SOURCE_FD;
+		found->source = SOURCE_FD;
 	}
-	how = args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
-	if (mapping.file && (how == HOW_MAP_EXEC || (mapping.flags & VM_SHARED)))
-		note_file(run, (u64)mapping.file, ret, WITH(nr, how, source));
-	return 0;
+	found->file = mapping.file;
+	found->how = args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
+	return mapping.file && (found->how == HOW_MAP_EXEC || (mapping.flags & VM_SHARED));
 }
 
 /* on_act records a call on files that succeeded. */
-INLINE void on_act(const struct member *m, s64 ret, s32 nr, u8 act)
+INLINE void on_act(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 act)
 {
-	if (act == ACT_CHANGE)
+	struct found found = {NULL, ret, nr, HOW_OPEN, SOURCE_FD};
+
+	if (act == ACT_CHANGE) {
 		report_call(m->id, ret, nr, EV_CALL);
-	else if (act == ACT_OPEN)
-		note_file(m->id, (u64)open_file(ret), ret, WITH(nr, HOW_OPEN, SOURCE_FD));
-	else
-		on_mapping(m->id, ret, nr, act);
+		return;
+	}
+	if (act == ACT_OPEN)
+		found.file = open_file(ret);
+	else if (!mapped_file(&found, regs, act))
+		return;
+	note_file(m, &found);
 }
 
 INLINE void on_success(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, const volatile struct call_info *info)
@@ -151,7 +156,7 @@ INLINE void on_success(const struct member *m, struct pt_regs *regs, s64 ret, s3
 	if (ret == 0 && (flags & CALL_LISTEN))
 		report_listen(m->id, args[0], nr);
 	if (info->act && in_command(m->run, current_pid_tgid() >> 32))
-		on_act(m, ret, nr, info->act);
+		on_act(m, regs, ret, nr, info->act);
 }
 
 INLINE void on_failure(const struct member *m, s64 ret, s32 nr, const volatile struct call_info *info)

@@ -48,13 +48,11 @@ struct {
 /* open_file is what a descriptor of the current task refers to now, or NULL. */
 INLINE struct file *open_file(u32 fd)
 {
-	struct task_struct *task = (void *)current_task();
-	struct files_struct *files = READ(task, files);
-	struct fdtable *table = READ(files, fdt);
+	struct fdtable *table = current_task_btf()->files->fdt;
 	struct file *file = NULL;
 
-	if (fd < READ(table, max_fds))
-		read_kernel(&file, sizeof(file), READ(table, fd) + fd);
+	if (fd < table->max_fds)
+		read_kernel(&file, sizeof(file), table->fd + fd);
 	return file;
 }
 
@@ -135,8 +133,9 @@ INLINE bool8 seen_before(const struct member *m, const struct seen *now, struct 
 		(*at)->count++;
 		return 1;
 	}
-	if ((*at)->taken)
+	if ((*at)->count)
 		tell_repeats(m->id, i);
+	(*at)->taken = 0;
 	return 0;
 }
 

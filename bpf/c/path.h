@@ -99,9 +99,8 @@ static long climb(u32 round, struct walk *w)
 /* walk_path leaves the names of a struct path in the lane's buffer; -1 if there is none. */
 SEPARATE int walk_path(u64 mnt, u64 dentry, u32 lane)
 {
-	struct task_struct *task = (void *)current_task();
-	struct fs_struct *fs = READ(task, fs);
-	struct walk w = {{(void *)mnt, (void *)dentry}, READ(fs, root), NULL, lane};
+	struct fs_struct *fs = current_task_btf()->fs;
+	struct walk w = {{(void *)mnt, (void *)dentry}, fs->root, NULL, lane};
 	struct walked *out = map_lookup(&walk_scratch, &lane);
 
 	if (!out)
