@@ -77,6 +77,19 @@ func tooBroad(g grantedMount) string {
 	return ""
 }
 
+// BroadMount says why a grant of a host path needs the word broad-mount under
+// unsafe, as the end of a sentence about it; "" when it does not.
+func BroadMount(path string, writable bool) string {
+	return tooBroad(grantedMount{Mount: Mount{Path: path}, writable: writable})
+}
+
+// SocketWord returns the word under unsafe that a host's socket needs, "" when
+// it needs none.
+func SocketWord(path string) string {
+	word, _ := socketWord(path)
+	return word
+}
+
 // checkSockets refuses sockets that are the whole authority of their owner.
 func (p *Policy) checkSockets() Errors {
 	var errs Errors

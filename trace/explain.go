@@ -17,10 +17,10 @@ const (
 
 // Explain reads a record and says of each different denial in plain words what
 // was tried, by which process and who had started it, what refused it, by which
-// clause, and what would allow it. Then it lists the paths that the command
-// looked for in vain and that ask finds outside: ask returns what is at a path
-// of the host ("a file"), or "" if there is nothing or it cannot be told. With
-// ask nil nothing is asked.
+// clause, and what would allow it; of a path that was missing, what the host has
+// there. Then it lists the paths that the command looked for in vain without
+// being refused and that the host has. ask returns what is at a path of the host
+// ("a file"), or "" if there is nothing or it cannot be told; nil asks nothing.
 func Explain(w io.Writer, r io.Reader, ask func(path string) string) (Judgement, error) {
 	x := &explanation{view: &view{brief: true}, tree: newProcesses(), at: map[string]*refusal{}, missing: map[string]*refusal{}}
 	in := NewReader(r)
@@ -29,7 +29,7 @@ func Explain(w io.Writer, r io.Reader, ask func(path string) string) (Judgement,
 	}
 	out := bufio.NewWriter(w)
 	x.view.writeHead(out, in.Report())
-	x.writeDenials(out)
+	x.writeDenials(out, ask)
 	if ask != nil {
 		x.writeMissing(out, ask)
 	}
@@ -104,7 +104,7 @@ func (x *explanation) keep(e *Event) *refusal {
 	return d
 }
 
-func (x *explanation) writeDenials(w io.Writer) {
+func (x *explanation) writeDenials(w io.Writer, ask func(string) string) {
 	total := x.others
 	for _, d := range x.denials {
 		total += d.count
@@ -117,6 +117,9 @@ func (x *explanation) writeDenials(w io.Writer) {
 		row("by", d.layer())
 		row("clause", d.clause())
 		x.writeWho(row, d)
+		if ask != nil && d.e.Errno == enoent && absolute(d.e.Path) && !secret(&d.e) {
+			row("host", cmp.Or(Line(ask(string(d.e.Path))), "nothing that you can see")+" at this path")
+		}
 		row("remedy", d.remedy())
 	}
 	if x.others > 0 {

@@ -43,6 +43,7 @@ func work(t *testing.T, differently bool) *bytes.Buffer {
 	s.add(e)
 	s.add(&Event{Kind: KindDeny, Proc: cc, Syscall: "ptrace", SyscallNr: 101, Errno: 1, Verdict: VerdictDeny, Layer: LayerSeccomp, Certainty: Certain, Rule: "process.seccomp_allow", RuleSource: "default"})
 	s.add(&Event{Kind: KindOpen, Proc: sh, Path: []byte("/etc/shadow"), Access: "r", Errno: 13, Verdict: VerdictDeny, Layer: LayerDAC, Certainty: Inferred})
+	s.add(&Event{Kind: KindOpen, Proc: cc, Path: []byte("/opt/sdk/x"), Access: "r", Errno: enoent, Verdict: VerdictDeny, Layer: LayerMount, Certainty: Inferred, Rule: "filesystem.read_only_mounts", RuleSource: "default", Remedy: "--ro /opt/sdk/x"})
 	if differently {
 		s.add(&Event{Kind: KindUnlink, Proc: cc, Path: []byte("/src/a.c")})
 		s.add(&Event{Kind: KindExec, Proc: cc, Path: []byte("/usr/bin/as"), Argv: args("as")})
@@ -103,7 +104,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%s, %v", j, err)
 	}
 	// Nobody is asked about credentials.
-	if d := cmp.Diff([]string{"/opt/inc/a.h", "/usr/local/bin/cc"}, asked); d != "" {
+	if d := cmp.Diff([]string{"/opt/sdk/x", "/opt/inc/a.h", "/usr/local/bin/cc"}, asked); d != "" {
 		t.Errorf("asked, -want +got:\n%s", d)
 	}
 	golden(t, "explain.golden", out.Bytes())

@@ -13,7 +13,7 @@ import (
 
 func newPolicy() *cobra.Command {
 	c := &cobra.Command{Use: "policy", Short: "Check policy files and show what they come to"}
-	c.AddCommand(newPolicyCheck(), newPolicyShow(), newPolicySchema())
+	c.AddCommand(newPolicyCheck(), newPolicyShow(), newPolicySchema(), newPolicySuggest())
 	return c
 }
 

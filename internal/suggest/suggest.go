@@ -1,0 +1,337 @@
+// Package suggest works out, from the records of runs, the smallest policy under
+// which the same commands get what they used and what they were refused.
+//
+// It reads plans and records and knows no mechanism. What a path of the host is
+// it asks of a function that looks as the caller.
+package suggest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// Plan is what is read of a run's plan.json.
+type Plan struct {
+	View []Entry  `json:"view"`
+	Env  []string `json:"env"` // names
+}
+
+// Entry is one entry of the view: At inside is From on the host.
+type Entry struct {
+	Op, At, From, Access, Clause string
+}
+
+// ParsePlan reads plan.json.
+func ParsePlan(b []byte) (*Plan, error) {
+	p := &Plan{}
+	if err := json.Unmarshal(b, p); err != nil {
+		return nil, fmt.Errorf("suggest: plan: %w", err)
+	}
+	return p, nil
+}
+
+// Needs is what runs used and missed.
+type Needs struct {
+	// Exists says what lies at a path of the host, "" for nothing, as the caller
+	// sees it. A path that is nowhere is no need.
+	Exists func(path string) string
+	// Unsafe lets in what a policy allows only with a word under unsafe, paths
+	// that usually hold credentials, and system calls outside the table.
+	Unsafe bool
+
+	grants    map[grant]string // of the runs: the mode that each needs
+	workspace string
+	mode      string          // of the workspace
+	paths     map[string]bool // further paths, and whether they are written
+	hosts     map[string]bool // entries of the allowlist
+	sockets   map[string]bool
+	calls     map[string]bool
+	env       map[string]bool
+	limits    map[string]uint64 // that were met, by their key: twice the value
+	words     map[string]bool   // under unsafe
+	left      map[string]bool   // remarks: what is left out, and why
+}
+
+// grant is a mount that a policy asked for.
+type grant struct{ at, from string }
+
+// maxPaths bounds what is kept of hostile records.
+const maxPaths = 10_000
+
+// New returns empty needs.
+func New(exists func(string) string, unsafe bool) *Needs {
+	return &Needs{
+		Exists: exists, Unsafe: unsafe,
+		grants: map[grant]string{}, paths: map[string]bool{}, hosts: map[string]bool{}, sockets: map[string]bool{}, calls: map[string]bool{},
+		env: map[string]bool{}, limits: map[string]uint64{}, words: map[string]bool{}, left: map[string]bool{},
+	}
+}
+
+// Add takes in one run. The judgement of its record is returned: what is
+// missing from a record is missing from the needs.
+func (n *Needs) Add(p *Plan, record io.Reader) (trace.Judgement, error) {
+	for _, name := range p.Env {
+		if !given[name] && !policy.SecretName(name) {
+			n.env[name] = true
+		}
+	}
+	for _, e := range p.View {
+		if e.workspace() {
+			n.workspace, n.mode = e.From, widest(n.mode, "ro")
+		}
+	}
+	r := trace.NewReader(record)
+	err := r.Each(func(e *trace.Event) error {
+		n.event(p, e)
+		return nil
+	})
+	j, _ := r.Report().Judge()
+	return j, err
+}
+
+// given are the variables that every run has.
+var given = map[string]bool{
+	"PATH": true, "HOME": true, "TMPDIR": true, "USER": true, "LOGNAME": true, "SHELL": true, "LANG": true, "LC_ALL": true, "TERM": true,
+}
+
+func (e *Entry) workspace() bool {
+	return e.granted() && strings.HasPrefix(e.Clause, "filesystem.workspace")
+}
+
+// granted reports whether the entry is a mount that a policy asked for, or the
+// workspace, for which nobody has to ask.
+func (e *Entry) granted() bool {
+	for _, key := range []string{"read_only_mounts", "writable_mounts", "cow_mounts", "workspace"} {
+		if strings.HasPrefix(e.Clause, "filesystem."+key) {
+			return e.Op == "bind" || e.Op == "cow"
+		}
+	}
+	return false
+}
+
+// mode is how the entry is shown: ro, cow or rw.
+func (e *Entry) mode() string {
+	switch {
+	case e.Op == "cow":
+		return "cow"
+	case e.Access == "rw":
+		return "rw"
+	}
+	return "ro"
+}
+
+// widest returns the mode that lets more.
+func widest(a, b string) string {
+	order := []string{"", "ro", "cow", "rw"}
+	if slices.Index(order, a) > slices.Index(order, b) {
+		return a
+	}
+	return b
+}
+
+func (n *Needs) event(p *Plan, e *trace.Event) {
+	if e.Phase == trace.PhaseEnvelope {
+		return
+	}
+	switch e.Kind {
+	case trace.KindLimit:
+		n.limit(e)
+	case trace.KindConnect, trace.KindSend:
+		n.connect(e)
+	case trace.KindDeny:
+		if strings.HasPrefix(e.Remedy, "process.seccomp_allow") && len(n.calls) < maxPaths {
+			n.calls[e.Syscall] = true
+		}
+	default:
+		if access, ok := accessOf(e); ok {
+			n.path(p, e, e.Path, access)
+			if len(e.To) > 0 {
+				n.path(p, e, e.To, "dir")
+			}
+		}
+	}
+}
+
+// accessOf returns what a file event needs: "r", "w", or "dir" when it needs to
+// change the directory that the path lies in.
+func accessOf(e *trace.Event) (access string, ok bool) {
+	switch e.Kind {
+	case trace.KindOpen:
+		if e.Access == "w" || e.Access == "rw" {
+			return "w", true
+		}
+		return "r", true
+	case trace.KindExec, trace.KindExecFail, trace.KindMmapExec, trace.KindInherit:
+		return "r", true
+	case trace.KindTruncate, trace.KindChmod, trace.KindChown, trace.KindSetxattr, trace.KindMmapWrite:
+		return "w", true
+	case trace.KindCreate, trace.KindUnlink, trace.KindRename, trace.KindLink, trace.KindMkdir:
+		return "dir", true
+	}
+	return "", false
+}
+
+// path notes one use of a path, or one refusal.
+func (n *Needs) path(p *Plan, e *trace.Event, raw []byte, access string) {
+	at := path.Clean(string(raw))
+	failed := e.Errno != 0
+	if len(raw) == 0 || raw[0] != '/' || e.PathLen != 0 || failed && !e.Denied() && e.Errno != enoent {
+		return
+	}
+	switch in := p.holder(at); {
+	case in != nil && in.granted():
+		n.used(in, access)
+	case in != nil && !failed:
+	case in != nil && in.At == at, in != nil && e.Errno != enoent:
+		if access != "r" && e.Denied() {
+			n.leave("writing %s: it is part of every run's view", trace.Quote(in.At))
+		}
+	case !failed || e.Kind == trace.KindExecFail && !e.Denied() && p.visible(at):
+	default:
+		n.missed(at, access)
+	}
+}
+
+const enoent = 2 // on every architecture
+
+// holder is the deepest entry that a path lies in; nil for the synthetic root.
+func (p *Plan) holder(at string) *Entry {
+	var best *Entry
+	for i := range p.View {
+		e := &p.View[i]
+		if e.Op == "pin" || e.Op == "dir" && e.Access == "" { // what the view is only built of
+			continue
+		}
+		if below(at, e.At) && (best == nil || len(e.At) > len(best.At)) {
+			best = e
+		}
+	}
+	return best
+}
+
+// visible reports whether the directory of a path is in the view.
+func (p *Plan) visible(at string) bool { return p.holder(path.Dir(at)) != nil }
+
+func below(p, dir string) bool { return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/") }
+
+// used notes that a grant of the run was used. Where it was only readable and a
+// write was refused, the least that lets the write pass is a staged copy, which
+// only a directory can be.
+func (n *Needs) used(in *Entry, access string) {
+	mode := "ro"
+	if access != "r" {
+		mode = in.mode()
+		if mode == "ro" {
+			mode = "rw"
+			if n.Exists(in.From) == "a directory" {
+				mode = "cow"
+			}
+		}
+	}
+	if in.workspace() {
+		n.mode = widest(n.mode, mode)
+		return
+	}
+	g := grant{in.At, in.From}
+	n.grants[g] = widest(n.grants[g], mode)
+}
+
+// missed notes a path that the view did not have.
+func (n *Needs) missed(at, access string) {
+	if access == "dir" {
+		at, access = path.Dir(at), "w"
+	}
+	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp"} {
+		if below(at, dir) {
+			return
+		}
+	}
+	if _, known := n.paths[at]; known || len(n.paths) >= maxPaths {
+		n.paths[at] = n.paths[at] || access == "w"
+		return
+	}
+	switch {
+	case at == "/": // agentguard makes it: nothing can be mounted there
+		return
+	case !n.Unsafe && !trace.Advisable([]byte(at)):
+		n.leave("%s: it usually holds credentials", trace.Quote(at))
+		return
+	case n.Exists(at) == "":
+		return // it is not on the host either
+	}
+	n.paths[at] = access == "w"
+}
+
+func (n *Needs) leave(format string, a ...any) {
+	if len(n.left) < 100 {
+		n.left[fmt.Sprintf(format, a...)] = true
+	}
+}
+
+// connect notes a peer outside: what goes to loopback stays inside.
+func (n *Needs) connect(e *trace.Event) {
+	switch {
+	case e.Family == "unix" && e.Denied() && len(e.Path) > 0 && e.Path[0] == '/':
+		n.socket(string(e.Path))
+	case !e.Addr.IsValid() || e.Addr.Unmap().IsLoopback() || e.Addr.IsUnspecified() || len(n.hosts) >= maxPaths:
+	case e.Denied() || len(e.Name) > 0 && e.Errno == 0:
+		n.hosts[endpoint(e)] = true
+	}
+}
+
+// endpoint is an entry of the allowlist for a peer, by name where there is one.
+func endpoint(e *trace.Event) string {
+	host := string(e.Name)
+	if host == "" {
+		host = netip.AddrPortFrom(e.Addr.Unmap().WithZone(""), e.Port).String()
+	} else {
+		host = fmt.Sprintf("%s:%d", strings.TrimSuffix(host, "."), e.Port)
+	}
+	if e.Proto == "udp" {
+		return "udp://" + host
+	}
+	return host
+}
+
+func (n *Needs) socket(at string) {
+	if word := policy.SocketWord(at); word != "" {
+		if !n.Unsafe {
+			n.leave("the socket %s: it needs unsafe: [%s]", trace.Quote(at), word)
+			return
+		}
+		n.words[word] = true
+	}
+	if n.Exists(at) != "" && len(n.sockets) < maxPaths {
+		n.sockets[at] = true
+	}
+}
+
+// limitKeys are the policy keys of limits, with what their values are divided by.
+var limitKeys = map[string]string{
+	"memory": "process.max_memory_mb", "tasks": "process.max_subprocesses", "cpu": "process.max_cpu_seconds", "wall": "process.max_wall_seconds",
+	"output": "filesystem.max_output_bytes", "stdout": "output.max_stdout_bytes",
+}
+
+func (n *Needs) limit(e *trace.Event) {
+	if key := limitKeys[e.Limit]; key != "" && e.LimitHits > 0 {
+		n.limits[key] = max(n.limits[key], 2*min(e.LimitValue, 1<<60))
+	}
+}
+
+// Left returns what the needs leave out, and why.
+func (n *Needs) Left() []string {
+	var out []string
+	for s := range n.left {
+		out = append(out, s)
+	}
+	slices.Sort(out)
+	return out
+}
