@@ -157,7 +157,10 @@ func (d *refusal) layer() string {
 	case LayerBPF:
 		s = "bpf: the network program of the run's cgroup allows no such destination"
 	case LayerMount:
-		s = "mount: the run's view shows this read-only, or not at all"
+		s = "mount: the run's view shows this read-only"
+		if d.e.Errno == enoent {
+			s = "mount: nothing of this path is in the run's view"
+		}
 	case LayerDAC:
 		s = "dac: ordinary permissions, of the file or of the command's user; no clause of the policy"
 	case LayerLimit:
