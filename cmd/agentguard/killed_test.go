@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
+	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// kills is how many supervisors are killed; AGENTGUARD_TEST_KILLS changes it.
+func kills(t *testing.T) int {
+	n := 60
+	if testing.Short() {
+		n = 8
+	}
+	if v := os.Getenv("AGENTGUARD_TEST_KILLS"); v != "" {
+		var err error
+		if n, err = strconv.Atoi(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// A supervisor that is killed at any moment leaves a dead run and a record
+// whose beginning, up to the last checkpoint, is proven; and the host can seal
+// what is there, which is then never complete.
+func TestKilledSupervisor(t *testing.T) {
+	testenv.Root(t)
+	before := held()
+	const lanes = 6
+	tally := map[string]int{}
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for lane := range lanes {
+		state := filepath.Join(t.TempDir(), "state")
+		r := rand.New(rand.NewPCG(uint64(lane), 9))
+		wait.Go(func() {
+			for i := lane; i < kills(t); i += lanes {
+				k := &killed{t: t, state: state, mark: fmt.Sprintf("3153600%d.%d", i, os.Getpid())}
+				what := k.run(time.Duration(r.Int64N(int64(2600 * time.Millisecond))))
+				mu.Lock()
+				tally[what]++
+				mu.Unlock()
+			}
+			if out, err := exec.Command(agentguard(), "exec", "-q", "--state", state, "--", "true").CombinedOutput(); err != nil { // sweeps
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	wait.Wait()
+	t.Log(tally)
+	if tally["proven"] == 0 {
+		t.Error("no run lived for a checkpoint")
+	}
+	for _, left := range added("cgroup", before.cgroups, held().cgroups) {
+		t.Error("left behind: " + left)
+	}
+}
+
+// killed is one run whose supervisor is killed.
+type killed struct {
+	t     *testing.T
+	state string
+	mark  string // in the command line of a process of the run
+}
+
+// run returns how far the record of the run came.
+func (k *killed) run(after time.Duration) string {
+	cmd := exec.Command(agentguard(), "exec", "-q", "--state", k.state, "--", "/bin/sh", "-c",
+		"sleep "+k.mark+" & while :; do /bin/true; sleep 0.01; done")
+	cmd.Dir = "/usr"
+	if err := cmd.Start(); err != nil {
+		k.t.Error(err)
+		return "error"
+	}
+	time.Sleep(after)
+	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
+		k.t.Error(err)
+	}
+	_ = cmd.Wait() // killed
+	k.dead()
+	dirs, _ := filepath.Glob(k.state + "/runs/*")
+	if len(dirs) == 0 {
+		return "no run"
+	}
+	dir := dirs[len(dirs)-1]
+	if _, err := os.Stat(dir + "/seal.json"); err == nil {
+		return "no run" // that is the one before, which was recovered
+	}
+	if _, err := os.Stat(dir + "/trace.jsonl"); err != nil {
+		return "no record"
+	}
+	return k.check(dir)
+}
+
+// dead waits until the run's processes are gone.
+func (k *killed) dead() {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		alive := ""
+		for _, l := range lines {
+			if b, _ := os.ReadFile(l); bytes.Contains(b, []byte(k.mark)) {
+				alive = l
+			}
+		}
+		if alive == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			k.t.Errorf("%s outlived its supervisor", alive)
+			return
+		}
+	}
+}
+
+func (k *killed) verify(what string, want trace.Judgement) *seal.Report {
+	k.t.Helper()
+	r := &seal.Report{}
+	cmd := exec.Command(agentguard(), "trace", "verify", "--json", "--state", k.state, what)
+	out, _ := cmd.Output() // the status is that of the verdict
+	if err := json.Unmarshal(out, r); err != nil || r.Verdict != want || cmd.ProcessState.ExitCode() != int(verdictStatus[want]) {
+		k.t.Errorf("%s: verdict %s (status %d), want %s: %v %v", what, r.Verdict, cmd.ProcessState.ExitCode(), want, r.Faults, err)
+	}
+	return r
+}
+
+// check verifies what is there, changes a byte of what was proven, and recovers.
+func (k *killed) check(dir string) string {
+	id := filepath.Base(dir)
+	r := k.verify(id, trace.Unsealed)
+	record, err := os.ReadFile(dir + "/trace.jsonl")
+	if err != nil {
+		k.t.Error(err)
+		return "error"
+	}
+	if r.Verified > 0 {
+		if got := bytes.Count(record[:r.Bytes], []byte("\n")); int64(got) != r.Verified {
+			k.t.Errorf("%s: %d records in the first %d bytes, verified %d", id, got, r.Bytes, r.Verified)
+		}
+		bad := bytes.Clone(record)
+		bad[rand.Int64N(r.Bytes)] ^= 1
+		k.write(dir, bad)
+		k.verify(id, trace.Altered)
+		if err := exec.Command(agentguard(), "runs", "recover", "--state", k.state, id).Run(); err == nil {
+			k.t.Errorf("%s was recovered although it was altered", id)
+		}
+		k.write(dir, record)
+	}
+	if out, err := exec.Command(agentguard(), "runs", "recover", "--state", k.state, id).CombinedOutput(); err != nil {
+		k.t.Errorf("recover %s: %v: %s", id, err, out)
+	}
+	after := k.verify(id, trace.Incomplete)
+	if after.State != seal.Recovered || after.Statement.Predicate.Verified != r.Verified {
+		k.t.Errorf("%s: %s, %d verified, were %d", id, after.State, after.Statement.Predicate.Verified, r.Verified)
+	}
+	now, err := os.ReadFile(dir + "/trace.jsonl")
+	if err != nil || !bytes.HasPrefix(now, record) {
+		k.t.Errorf("%s: what was there is not the beginning of what is: %v", id, err)
+	}
+	if r.Verified > 0 {
+		return "proven"
+	}
+	return "begun"
+}
+
+func (k *killed) write(dir string, record []byte) {
+	if err := os.WriteFile(dir+"/trace.jsonl", record, 0o600); err != nil {
+		k.t.Error(err)
+	}
+}
