@@ -91,7 +91,8 @@ func testRun(t *testing.T) *Run {
 	r := &Run{id: runs.NewID(time.Now()), state: s, files: map[string]*os.File{}, plan: recordPlan(), cfg: Config{Log: zerolog.Nop()}, kept: true}
 	must(t, r.openRecord())
 	t.Cleanup(func() { must(t, r.Close()) })
-	r.rec = &recorder{plan: r.plan, w: trace.NewWriter(r.files[runs.TraceFile], trace.Options{Wall: time.Now(), Mono: bootTime()})}
+	r.sealer = newSealer(r, "boot")
+	r.rec = &recorder{plan: r.plan, w: trace.NewWriter(r.files[runs.TraceFile], trace.Options{Wall: time.Now(), Mono: bootTime(), Settled: r.sealer.builder.Add})}
 	return r
 }
 

@@ -155,7 +155,7 @@ func (r *recovery) check() error {
 		return err
 	}
 	var err error
-	if r.was, err = seal.Verify(r.dir.FS(), r.keys); err != nil {
+	if r.was, err = seal.Verify(r.dir.FS(), r.keys, nil); err != nil {
 		return err
 	}
 	if r.was.Verdict == trace.Altered {

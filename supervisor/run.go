@@ -34,6 +34,7 @@ type Config struct {
 	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
 
 	StateDir string           // "" is the default of the user
+	SealFile string           // the administrator's anchor.Config; "": none
 	Signals  <-chan os.Signal // forwarded to the command; nil: none
 	Log      zerolog.Logger   // the operational log, never the record
 

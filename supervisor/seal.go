@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentguard/agentguard/internal/anchor"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
 	"github.com/agentguard/agentguard/trace"
@@ -39,6 +40,9 @@ type sealer struct {
 
 	// Of the goroutine, and of finish after it has ended.
 	vault         *vault.Vault
+	durable       string // of anchor.Config
+	anchors       *anchor.Queue
+	anchorErr     error // why there are none
 	host, key     *seal.Key
 	cert          []byte
 	place         *seal.Place
@@ -120,6 +124,8 @@ func (s *sealer) close() error {
 			k.Erase()
 		}
 	}
+	s.anchors.Close()
+	s.anchors = nil
 	var errs []error
 	for _, f := range []*os.File{s.blocks, s.notes} {
 		if f != nil {
@@ -135,6 +141,7 @@ func (s *sealer) close() error {
 
 // prepare makes the run's key and has the host's key certify it.
 func (s *sealer) prepare() (err error) {
+	s.readConfig()
 	if s.vault, err = OpenVault(s.r.caller, s.r.state); err != nil {
 		return err
 	}
@@ -174,21 +181,23 @@ func (s *sealer) checkpoint() error {
 	if err := errors.Join(s.r.files[runs.TraceFile].Sync(), s.blocks.Sync()); err != nil {
 		return fmt.Errorf("fsync: %w", err)
 	}
-	text, err := s.sign(head)
+	note, err := s.sign(head)
 	if err != nil {
 		return err
 	}
+	text := seal.AppendNote(nil, note)
 	if s.notes == nil {
 		if s.notes, err = s.r.dir.Create(seal.CheckpointsFile); err != nil {
 			return err
 		}
-		text = append(seal.AppendNote(nil, s.cert), seal.AppendNote(nil, text)...)
-	} else {
-		text = seal.AppendNote(nil, text)
+		text = append(seal.AppendNote(nil, s.cert), text...)
 	}
 	if _, err = s.notes.Write(text); err == nil {
 		s.last = head
 		s.points++
+		if s.anchors.Checkpoints() {
+			s.anchor(seal.AnchorCheckpoint, note)
+		}
 	}
 	return err
 }
@@ -230,7 +239,7 @@ func (s *sealer) finish(res *runs.Result, sum *trace.Event) error {
 	if st, err := s.r.files[runs.TraceFile].Stat(); err != nil || st.Size() != head.Bytes {
 		return errors.Join(fmt.Errorf("%s holds other bytes than were written", runs.TraceFile), err)
 	}
-	durable := res.Usage.Wall >= checkpointEvery
+	durable := s.waits(res.Usage.Wall)
 	subjects, err := s.subjects(res, result)
 	if err == nil && durable {
 		err = s.sync()
@@ -254,13 +263,26 @@ func (s *sealer) finish(res *runs.Result, sum *trace.Event) error {
 		return stored
 	}
 	store.Go(func() { stored = s.r.dir.WriteFile(seal.SealFile, text, durable) })
-	_, err = s.vault.Append(s.host, s.entry(seal.LogSeal, text), durable)
-	store.Wait()
-	return errors.Join(err, stored)
+	placed, err := s.vault.Append(s.host, s.entry(seal.LogSeal, text), durable)
+	if store.Wait(); err != nil || stored != nil {
+		return errors.Join(err, stored)
+	}
+	return s.anchorEnd(last, placed.Head)
 }
 
-// sync waits until what is about to be signed is on disk. A run that was
-// shorter than a checkpoint is not waited for: it would take as long again.
+// waits says whether the seal waits for the disk: that takes a short run as long
+// as all the rest.
+func (s *sealer) waits(took time.Duration) bool {
+	switch s.durable {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+	return took >= checkpointEvery
+}
+
+// sync waits until what is about to be signed is on disk.
 func (s *sealer) sync() error {
 	files := []*os.File{s.blocks}
 	for _, f := range s.r.files {
@@ -325,6 +347,9 @@ func (s *sealer) predicate(res *runs.Result, sum *trace.Event) seal.Predicate {
 			WallNS: int64(res.Usage.Wall), UserNS: int64(res.Usage.User), SystemNS: int64(res.Usage.System),
 			MaxMemory: res.Usage.MaxMemory, MaxTasks: res.Usage.MaxTasks,
 		},
+	}
+	if _, err := s.anchors.Lost(); err != nil || s.anchorErr != nil {
+		p.AnchorError = errors.Join(s.anchorErr, err).Error()
 	}
 	for _, c := range sum.Counts {
 		p.Counts[c.Name] += c.N

@@ -21,6 +21,7 @@ import (
 const (
 	systemPolicy  = "/etc/agentguard/policy.yaml"
 	systemCeiling = "/etc/agentguard/ceiling.yaml"
+	systemSeal    = "/etc/agentguard/seal.yaml"
 )
 
 // execFlags are the flags of exec. Policy flags are kept in the order in which
@@ -163,7 +164,7 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		StateDir: f.state, Signals: sigs, Log: f.log(),
+		StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
 	}
 	if !f.dryRun {
 		res, err := supervisor.Execute(context.Background(), cfg)

@@ -19,11 +19,12 @@ import (
 
 // sealedRun is a run to be verified: one of this host, or a copy.
 type sealedRun struct {
-	id    string // as it was named
-	dir   fs.FS
-	keys  seal.Keys
-	check func(*seal.Report) // against the host's log; nil for a copy
-	close func() error
+	id      string // as it was named
+	dir     fs.FS
+	keys    seal.Keys
+	anchors *seal.Anchors
+	check   func(*seal.Report) // against the host's log; nil for a copy
+	close   func() error
 }
 
 // Exit statuses of verify.
@@ -48,6 +49,7 @@ func newTraceVerify() *cobra.Command {
 	}
 	state := stateFlag(c)
 	key := c.Flags().String("key", "", "trust this public `KEY`, or those in the file of that name, and no other")
+	anchored := c.Flags().String("anchors", "", "hold the run against the anchored lines in `FILE` too (see seal.yaml)")
 	all := c.Flags().Bool("all", false, "verify all runs of this host, and that none is gone")
 	asJSON := c.Flags().Bool("json", false, "one report a line, as JSON")
 	c.RunE = func(_ *cobra.Command, args []string) error {
@@ -55,8 +57,12 @@ func newTraceVerify() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		anchors, err := anchorsFlag(*anchored)
+		if err != nil {
+			return err
+		}
 		if *all {
-			return verifyAll(*state, keys, *asJSON)
+			return verifyAll(*state, keys, anchors, *asJSON)
 		}
 		name := "last"
 		if len(args) > 0 {
@@ -72,6 +78,7 @@ func newTraceVerify() *cobra.Command {
 			return err
 		}
 		defer r.close()
+		r.anchors = anchors
 		return r.verify(*asJSON)
 	}
 	return c
@@ -104,6 +111,19 @@ func keysFlag(v string) (seal.Keys, error) {
 		return nil, fmt.Errorf("--key: %w", err)
 	}
 	return keys, nil
+}
+
+// anchorsFlag reads --anchors. Without it there are none.
+func anchorsFlag(name string) (*seal.Anchors, error) {
+	if name == "" {
+		return nil, nil
+	}
+	f, err := openAsCaller(name)
+	if err != nil {
+		return nil, fmt.Errorf("--anchors: %w", err)
+	}
+	defer f.Close()
+	return seal.ReadAnchors(f)
 }
 
 var errNoKey = errors.New("no public key to check it with: give the one of the host that made it with --key (agentguard keys show, there)")
@@ -147,7 +167,7 @@ func openCopy(name string, keys seal.Keys) (*sealedRun, error) {
 }
 
 func (r *sealedRun) report() (*seal.Report, error) {
-	rep, err := seal.Verify(r.dir, r.keys)
+	rep, err := seal.Verify(r.dir, r.keys, r.anchors)
 	if err != nil {
 		return nil, fmt.Errorf("run %s cannot be checked: %w", r.id, err)
 	}
@@ -193,6 +213,9 @@ func tellReport(id string, rep *seal.Report) error {
 		row("fault", "%s", f)
 	}
 	row("records", "%d, of which the first %d (%d bytes) are as they were signed", rep.Records, rep.Verified, rep.Bytes)
+	if rep.Anchored > 0 {
+		row("anchored", "%d notes that were kept elsewhere match", rep.Anchored)
+	}
 	if rep.SignBy != "" {
 		row("key", "%s", trace.Line(rep.SignBy))
 	}

@@ -21,6 +21,8 @@ type witness struct {
 	vault  *vault.Vault
 	keys   seal.Keys
 	log    *seal.Log
+
+	anchors *seal.Anchors
 }
 
 // openWitness opens the state directory with its keys and its log. Other keys
@@ -94,6 +96,9 @@ func (w *witness) open(id string) (*sealedRun, error) {
 	}
 	check := func(r *seal.Report) {
 		w.log.Check(r, w.id(id))
+		if l := w.log.Runs[w.id(id)]; l != nil && l.Unanchor != "" {
+			r.Why = append(r.Why, "not every note reached its anchor: "+trace.Line(l.Unanchor))
+		}
 		if r.Verdict == trace.Unsealed && d.Live() {
 			r.Why = []string{"the run is live"}
 		}
@@ -156,12 +161,15 @@ func ownKeys(state string) (seal.Keys, error) {
 
 // verifyAll verifies every run and the log itself, and reports the runs that
 // are gone.
-func verifyAll(state string, keys seal.Keys, asJSON bool) error {
+func verifyAll(state string, keys seal.Keys, anchors *seal.Anchors, asJSON bool) error {
 	w, err := openWitness(state, keys)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
+	if w.anchors = anchors; anchors != nil {
+		tell("%d anchored heads match the host's log", w.log.CheckAnchors(anchors, w.keys))
+	}
 	worst := status(0)
 	tellFault := func(s status, format string, a ...any) {
 		worst = max(worst, s)
@@ -207,6 +215,7 @@ func (w *witness) verifyOne(id string, asJSON bool) (status, error) {
 		return 0, err
 	}
 	defer r.close()
+	r.anchors = w.anchors
 	rep, err := r.report()
 	if err != nil {
 		tell("%v", err)
@@ -233,7 +242,7 @@ func vouchFor(state string, d *runs.RunDir) (trace.Judgement, []string) {
 	err := withVault(state, func(v *vault.Vault) error {
 		keys, err := v.Public()
 		if err == nil {
-			rep, err = seal.Verify(d.FS(), keys)
+			rep, err = seal.Verify(d.FS(), keys, nil)
 		}
 		return err
 	})

@@ -43,14 +43,19 @@ type LogEntry struct {
 
 // Line encodes an entry with its newline.
 func (e *LogEntry) Line() ([]byte, error) {
-	b, err := json.Marshal(e)
+	b, err := jsonLine(e)
+	if err == nil && len(b) > maxEntry {
+		err = fmt.Errorf("seal: an entry of %d bytes is too long for the log", len(b))
+	}
+	return b, err
+}
+
+func jsonLine(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("seal: encode: %w", err)
 	}
-	if b = append(trace.EscapeJSON(b), '\n'); len(b) > maxEntry {
-		return nil, fmt.Errorf("seal: an entry of %d bytes is too long for the log", len(b))
-	}
-	return b, nil
+	return append(trace.EscapeJSON(b), '\n'), nil
 }
 
 const maxEntry = 4 << 10 // bytes of a line of the log
@@ -141,6 +146,7 @@ type LoggedRun struct {
 	Seal      string
 	Recovered bool
 	Pruned    *LogEntry
+	Unanchor  string // why its seal did not reach every anchor
 }
 
 // ReadLog reads the entries and checks them against the signed head, which may
@@ -208,6 +214,8 @@ func (l *Log) add(e LogEntry, index int64) {
 		r.Seal, r.Recovered = e.SHA256, e.Kind == LogRecovered
 	case LogPruned:
 		r.Pruned = &e
+	case LogUnanchor:
+		r.Unanchor = e.Why
 	}
 }
 
@@ -234,7 +242,7 @@ func (l *Log) Check(r *Report, id RunID) {
 	}
 	if r.Statement != nil {
 		if why := l.Contradicts(r.Statement.Predicate.HostLog); why != "" && len(l.Gaps) == 0 {
-			fault("%s", why)
+			fault("the run began at another state of the host's log: %s", why)
 		}
 	}
 }
@@ -264,10 +272,10 @@ func (l *Log) Contradicts(p *Place) string {
 		return ""
 	}
 	if p.Size > int64(len(l.roots)) || p.Size < 1 {
-		return fmt.Sprintf("the log had %d entries when the run began, and has %d now: it was set back", p.Size, len(l.roots))
+		return fmt.Sprintf("the log had %d entries then, and has %d now: it was set back", p.Size, len(l.roots))
 	}
 	if l.roots[p.Size-1].String() != p.Root {
-		return fmt.Sprintf("the first %d entries of the log are not those of when the run began", p.Size)
+		return fmt.Sprintf("the first %d entries of the log are not those of then", p.Size)
 	}
 	return ""
 }

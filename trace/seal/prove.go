@@ -41,7 +41,7 @@ var ErrNoRecord = errors.New("no record with that sequence number")
 // altered, and the record must be covered by its seal or by a checkpoint.
 func Prove(dir fs.FS, hosts Keys, seq uint64) (*Proof, error) {
 	v := &verifier{dir: dir, hosts: hosts}
-	r, err := Verify(dir, hosts)
+	r, err := Verify(dir, hosts, nil)
 	if err != nil {
 		return nil, err
 	}

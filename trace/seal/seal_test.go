@@ -181,7 +181,7 @@ func clone(m fstest.MapFS) fstest.MapFS {
 
 func verify(t testing.TB, m fs.FS, keys Keys) *Report {
 	t.Helper()
-	r, err := Verify(m, keys)
+	r, err := Verify(m, keys, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -556,3 +556,45 @@ func TestLog(t *testing.T) {
 }
 
 var _ note.Signer = (*Key)(nil)
+
+// Whoever has the host's key can seal another record in the place of a run. Only
+// what was kept elsewhere tells.
+func TestAnchorsFindForgery(t *testing.T) {
+	real := begin(t)
+	real.events(100)
+	real.checkpoint()
+	notes, _ := SplitNotes(real.notes)
+	line, err := (&AnchorLine{Kind: AnchorCheckpoint, Run: testRun, Note: string(notes[1])}).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := append([]byte("Nov 29 16:36:25 host agentguard[7]: "), line...) // as a system log has it
+	log = append(log, "another line\n{\"kind\":\"seal\"}{\n"...)
+	a, err := ReadAnchors(bytes.NewReader(log))
+	if err != nil || len(a.Runs[testRun]) != 1 {
+		t.Fatalf("%+v %v", a, err)
+	}
+	keys := publicOf(t, real.host)
+	if r, err := Verify(real.end(), keys, a); err != nil || r.Verdict != trace.Complete || r.Anchored != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	forged := begin(t)
+	seed := sha256.Sum256([]byte("another"))
+	if forged.run, err = newKey(RunKeyName(testRun), ed25519.NewKeyFromSeed(seed[:])); err != nil {
+		t.Fatal(err)
+	}
+	forged.cert, _ = Certificate{Run: testRun, Key: forged.run.Public(), BootID: testBoot, Time: testTime}.Sign(forged.host)
+	forged.events(100)
+	m := forged.end()
+	if r := verify(t, m, keys); r.Verdict != trace.Complete {
+		t.Errorf("the host's key can seal anything: %+v", r)
+	}
+	if r, err := Verify(m, keys, a); err != nil || r.Verdict != trace.Altered {
+		t.Errorf("a forged record passes: %+v %v", r, err)
+	}
+	sameKey := begin(t) // the run's key, had it not been erased
+	sameKey.events(99)
+	if r, err := Verify(sameKey.end(), keys, a); err != nil || r.Verdict != trace.Altered {
+		t.Errorf("another record by the same key passes: %+v %v", r, err)
+	}
+}

@@ -64,6 +64,7 @@ type Predicate struct {
 	Durable     bool   `json:"durable"`     // all of it was on disk before this was signed
 	Verified    int64  `json:"verified"`    // recovered: records that a checkpoint of the run's own key covers
 	HostLog     *Place `json:"host_log,omitempty"`
+	AnchorError string `json:"anchor_error,omitempty"` // why checkpoints did not reach every anchor
 
 	Verdict  trace.Judgement   `json:"verdict"` // trace.Complete or trace.Incomplete
 	Lost     uint64            `json:"lost"`

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"time"
 
-	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/agentguard/agentguard/trace"
@@ -24,67 +22,25 @@ const (
 	SealFile        = "seal.json"
 )
 
-// Fault is one way in which a run differs from what was signed.
-type Fault struct {
-	File   string `json:"file,omitempty"`
-	Line   int64  `json:"line,omitempty"`   // of the file as it is, from 1; 0 unknown
-	Seq    int64  `json:"seq,omitempty"`    // of the record as it was sealed; 0 unknown
-	Offset int64  `json:"offset,omitempty"` // bytes before that line
-	Text   string `json:"text"`             // safe to print
-}
-
-func (f Fault) String() string {
-	s := ""
-	if f.File != "" {
-		s = trace.Line(f.File)
-	}
-	if f.Line > 0 {
-		s += fmt.Sprintf(" line %d (byte %d)", f.Line, f.Offset)
-	}
-	if s != "" {
-		s += ": "
-	}
-	return s + trace.Line(f.Text)
-}
-
-// Report is what Verify found.
-type Report struct {
-	Run     string          `json:"run,omitempty"`
-	Verdict trace.Judgement `json:"verdict"` // complete, incomplete, unsealed or altered
-	State   string          `json:"state,omitempty"`
-	SignBy  string          `json:"key,omitempty"` // the host's key that vouches for it
-	Faults  []Fault         `json:"faults,omitempty"`
-	Why     []string        `json:"why,omitempty"` // against completeness
-
-	Records  int64     `json:"records"`  // lines of the record as it is
-	Verified int64     `json:"verified"` // of them, from the first on, covered by a signature that fits
-	Bytes    int64     `json:"bytes"`    // that these fill
-	Until    time.Time `json:"until,omitzero"`
-
-	Checkpoints int64 `json:"checkpoints"`
-
-	Statement *Statement `json:"statement,omitempty"`
-
-	digest string // of seal.json
-}
-
 // verifier is one Verify at work.
 type verifier struct {
-	dir    fs.FS
-	hosts  Keys
-	report *Report
-	leaves []tlog.Hash // of the record as it is, in the blocks of the table
-	head   Head        // of these
-	file   [sha256.Size]byte
-	broken error // the table could not be used
-	tree   tlog.Hash
-	rows   int64 // of the table
+	dir     fs.FS
+	hosts   Keys
+	anchors *Anchors // may be nil
+	report  *Report
+	leaves  []tlog.Hash // of the record as it is, in the blocks of the table
+	head    Head        // of these
+	file    [sha256.Size]byte
+	broken  error // the table could not be used
+	tree    tlog.Hash
+	rows    int64 // of the table
 }
 
-// Verify checks a run's directory against the hosts' public keys. The error is
-// that the files could not be read; everything else is in the report.
-func Verify(dir fs.FS, hosts Keys) (*Report, error) {
-	v := &verifier{dir: dir, hosts: hosts, report: &Report{}}
+// Verify checks a run's directory against the hosts' public keys, and against
+// notes that were kept elsewhere, unless these are nil. The error is that the
+// files could not be read; everything else is in the report.
+func Verify(dir fs.FS, hosts Keys, anchors *Anchors) (*Report, error) {
+	v := &verifier{dir: dir, hosts: hosts, anchors: anchors, report: &Report{}}
 	text, err := readFile(dir, SealFile, MaxSeal)
 	switch {
 	case err == nil:
@@ -129,7 +85,11 @@ func (v *verifier) sealed(text []byte) error {
 	if err := v.subjects(s); err != nil {
 		return err
 	}
-	return v.checkpoints(s, key)
+	if err := v.checkpoints(s, key); err != nil {
+		return err
+	}
+	v.anchored(p.Run, key)
+	return nil
 }
 
 func why(p *Predicate) []string {
@@ -324,127 +284,6 @@ func readFile(dir fs.FS, name string, limit int64) ([]byte, error) {
 		err = fmt.Errorf("%s is larger than %d bytes", name, limit)
 	}
 	return b, err
-}
-
-// checkpoints checks the notes of a sealed run against its tree. A recovered
-// run has them from before its supervisor died.
-func (v *verifier) checkpoints(s *Statement, key note.Verifier) error {
-	list, bad, err := v.readCheckpoints(s.Predicate.Run)
-	v.report.Checkpoints = int64(len(list.points))
-	switch {
-	case err != nil:
-		return err
-	case bad != nil:
-		v.fault(CheckpointsFile, "%v", bad)
-		return nil
-	case int64(len(list.points)) != s.Predicate.Checkpoints:
-		v.fault(CheckpointsFile, "%d checkpoints, sealed were %d", len(list.points), s.Predicate.Checkpoints)
-		return nil
-	case key != nil && list.key != nil && keyID(list.key) != keyID(key):
-		v.fault(CheckpointsFile, "the checkpoints are by another key than the seal")
-		return nil
-	}
-	if v.report.Verdict == trace.Altered {
-		return nil // where, is said already
-	}
-	if at := v.disagree(list.points); at != nil {
-		v.fault(CheckpointsFile, "the checkpoint after %d records does not match the record", at.Records)
-	}
-	return nil
-}
-
-// disagree returns the first checkpoint that is not of the tree of leaves.
-func (v *verifier) disagree(points []Checkpoint) *Checkpoint {
-	var f frontier
-	for i := range points {
-		p := &points[i]
-		if p.Blocks < f.size || p.Blocks > int64(len(v.leaves)) {
-			return p
-		}
-		for _, leaf := range v.leaves[f.size:p.Blocks] {
-			f.add(leaf)
-		}
-		if f.root() != p.Root {
-			return p
-		}
-	}
-	return nil
-}
-
-// notes are the certificate and the checkpoints of a run.
-type notes struct {
-	key    note.Verifier
-	cert   Certificate
-	points []Checkpoint
-	host   string
-}
-
-const maxCheckpoints = 256 << 20 // bytes: a note a second for ten days
-
-// readCheckpoints reads the notes of a run; bad is what does not fit in them. A
-// run that had no time for a checkpoint has none.
-func (v *verifier) readCheckpoints(run string) (list notes, bad, err error) {
-	b, err := readFile(v.dir, CheckpointsFile, maxCheckpoints)
-	if errors.Is(err, fs.ErrNotExist) {
-		return list, nil, nil
-	}
-	if err != nil {
-		return list, nil, err
-	}
-	all, rest := SplitNotes(b)
-	if len(rest) > 0 && run != "" {
-		return list, errors.New("something follows the last note"), nil
-	}
-	if len(all) == 0 {
-		return list, nil, nil
-	}
-	if list.cert, list.key, bad = ParseCertificate(all[0], v.hosts); bad != nil {
-		return list, bad, nil
-	}
-	if run != "" && list.cert.Run != run {
-		return list, fmt.Errorf("the notes are of run %s", list.cert.Run), nil
-	}
-	list.host = signerOf(all[0])
-	for i, text := range all[1:] {
-		c, err := ParseCheckpoint(text, list.cert.Run, list.key)
-		if err != nil {
-			return list, fmt.Errorf("checkpoint %d: %w", i+1, err), nil
-		}
-		list.points = append(list.points, c)
-	}
-	return list, nil, nil
-}
-
-// unsealed checks the prefix of a run that its checkpoints cover.
-func (v *verifier) unsealed() error {
-	v.report.Verdict = trace.Unsealed
-	v.report.Why = []string{"no seal: the run is live, or agentguard was killed"}
-	if err := v.record(); err != nil {
-		return err
-	}
-	list, bad, err := v.readCheckpoints("")
-	if err != nil {
-		return err
-	}
-	if bad != nil {
-		v.fault(CheckpointsFile, "%v", bad)
-		return nil
-	}
-	v.report.Checkpoints = int64(len(list.points))
-	if len(list.points) == 0 {
-		return nil
-	}
-	v.report.Run, v.report.SignBy = list.cert.Run, list.host
-	if v.broken != nil {
-		v.fault(BlocksFile, "%v", v.broken)
-		return nil
-	}
-	if at := v.disagree(list.points); at != nil {
-		return v.locate()
-	}
-	last := list.points[len(list.points)-1]
-	v.report.Verified, v.report.Bytes, v.report.Until = last.Records, last.Bytes, last.Time
-	return nil
 }
 
 // signedBy is the keyid of the host's key behind a seal that was checked.

@@ -1,0 +1,59 @@
+package supervisor
+
+import (
+	"errors"
+
+	"github.com/agentguard/agentguard/internal/anchor"
+	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// readConfig starts what takes signed notes elsewhere, if the administrator
+// wants that. A configuration that cannot be read costs the anchors, and the seal
+// says so.
+func (s *sealer) readConfig() {
+	if s.r.cfg.SealFile == "" {
+		return
+	}
+	c, err := anchor.Read(s.r.cfg.SealFile)
+	s.durable, s.anchors, s.anchorErr = c.Durable, anchor.Start(c.Anchor), err
+}
+
+// anchor takes a note to the administrator's places.
+func (s *sealer) anchor(kind string, note []byte) {
+	line, err := (&seal.AnchorLine{Kind: kind, Run: s.r.id, Note: string(note)}).Line()
+	if err == nil {
+		s.anchors.Offer(line)
+	}
+}
+
+// anchorCounts ends the checkpoints, and says for the summary how many of them
+// did not reach an anchor.
+func (s *sealer) anchorCounts() []trace.Count {
+	s.end()
+	if n, _ := s.anchors.Lost(); n > 0 {
+		return []trace.Count{{Name: "anchor.lost", N: n}}
+	}
+	return nil
+}
+
+// anchorEnd takes the end of the run to the anchors, waits for them as long as
+// they may take, and notes in the host's log what did not arrive.
+func (s *sealer) anchorEnd(last, logHead []byte) error {
+	if s.anchors == nil && s.anchorErr == nil {
+		return nil
+	}
+	before, _ := s.anchors.Lost()
+	s.anchor(seal.AnchorSeal, last)
+	s.anchor(seal.AnchorLog, logHead)
+	s.anchors.Close()
+	after, err := s.anchors.Lost()
+	if s.anchors = nil; after > before || s.anchorErr != nil {
+		why := errors.Join(s.anchorErr, err).Error()
+		e := s.entry(seal.LogUnanchor, nil)
+		e.SHA256, e.Why = "", why[:min(len(why), 500)]
+		_, err := s.vault.Append(s.host, e, false)
+		return err
+	}
+	return nil
+}
