@@ -33,9 +33,8 @@ type Head struct {
 // frontier is the right edge of an RFC 6962 tree: all that is needed to add
 // leaves to it and to know its root.
 type frontier struct {
-	size  int64
-	edge  [63]tlog.Hash // edge[i] is the root of the full subtree of 1<<i leaves, if bit i of size is set
-	empty tlog.Hash
+	size int64
+	edge [63]tlog.Hash // edge[i] is the root of the full subtree of 1<<i leaves, if bit i of size is set
 }
 
 func (f *frontier) add(leaf tlog.Hash) {
