@@ -9,7 +9,7 @@ set -euo pipefail
 needs() {
 	case $1 in
 	demo) echo git:git python3:python3 gzip:gzip ;;
-	test) echo git:git python3:python3 gzip:gzip gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ;;
+	test) echo git:git python3:python3 gzip:gzip strace:strace make:make gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ;;
 	check) echo git:git shellcheck:shellcheck ;;
 	generate) echo clang-19:clang-19 ld.lld-19:lld-19 llvm-strip-19:llvm-19 ;;
 	race) echo gcc:gcc /usr/include/stdio.h:libc6-dev ;;
