@@ -19,7 +19,11 @@ const maxDenials = 20
 
 func (d *denials) add(e *trace.Event) {
 	d.total += e.Times()
-	key := fmt.Sprintf("%s|%s|%s|%s|%d|%s", e.Kind, e.Syscall, e.Layer, e.Addr, e.Port, e.Path)
+	where := e.Addr.String()
+	if len(e.Name) > 0 { // a name has addresses of both families
+		where = string(e.Name)
+	}
+	key := fmt.Sprintf("%s|%s|%s|%s|%d|%s", e.Kind, e.Syscall, e.Layer, where, e.Port, e.Path)
 	if i, ok := d.keys[key]; ok {
 		d.first[i].Count = d.first[i].Times() + e.Times()
 		return

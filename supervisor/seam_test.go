@@ -2,6 +2,7 @@ package supervisor_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,8 +52,14 @@ func removeSeamDebris() {
 // are private to the test.
 func seamExec(t *testing.T, bin, off string, argv ...string) (out string, status int) {
 	t.Helper()
+	return seamExecWith(t, bin, off, nil, argv...)
+}
+
+func seamExecWith(t *testing.T, bin, off string, flags []string, argv ...string) (out string, status int) {
+	t.Helper()
 	ws := t.TempDir()
-	cmd := exec.Command(bin, append([]string{"exec", "--state", filepath.Join(t.TempDir(), "state"), "-w", ws, "--"}, argv...)...)
+	args := append([]string{"exec", "--state", filepath.Join(t.TempDir(), "state"), "-w", ws}, flags...)
+	cmd := exec.Command(bin, append(append(args, "--"), argv...)...)
 	cmd.Env = append(os.Environ(), "AGENTGUARD_SEAM_OFF="+off)
 	b, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -122,5 +129,39 @@ print("MOUNTED" if r==0 else "REFUSED %d" % ctypes.get_errno())`
 				t.Errorf("output %q, want %q", out, c.want)
 			}
 		})
+	}
+}
+
+// An allowlist is kept by two layers: the edge of the network namespace with its
+// relay, and the cgroup programs. With either off, the other refuses what is not
+// allowed; with the edge off, the canary says so.
+func TestAllowlistHasTwoLayers(t *testing.T) {
+	bin := seamBinary(t)
+	flags := []string{"--allow", "api.example.com:8443", "--allow", "192.0.2.1:8443", "--resolve", "api.example.com=127.0.0.1"}
+	if out, status := seamExecWith(t, bin, "edge", flags, "/bin/echo", "RAN"); status != 125 || !strings.Contains(out, "the edge of the network namespace") {
+		t.Errorf("without the edge: status %d, output %q", status, out)
+	}
+	const try = `import socket
+def tcp(a, p):
+    s = socket.socket(); s.settimeout(5)
+    try: s.connect((a, p)); return "connected" if s.recv(9) else "reset"
+    except OSError as e: return e.errno
+own = socket.socket(); own.bind(("0.0.0.0", 9000)); own.listen(1)
+a = socket.gethostbyname("api.example.com") if %s else "198.18.0.16"
+print(tcp(a, 9000), tcp("198.18.0.99", 8443), tcp("192.0.2.1", 80), tcp("203.0.113.1", 8443))`
+	for _, c := range []struct {
+		off      string
+		resolver bool
+		want     string
+	}{
+		{"", true, "1 1 1 1"},            // the cgroup programs say it first
+		{"bpf", true, "111 111 111 101"}, // the edge refuses; no route to the last
+		{"edge", true, "1 1 1 1"},        // the programs refuse
+		{"netns", false, "1 1 1 1"},      // likewise, in the host's namespace
+	} {
+		out, _ := seamExecWith(t, bin, strings.TrimPrefix(c.off+",canary", ","), flags, "/usr/bin/python3", "-c", fmt.Sprintf(try, map[bool]string{true: "True", false: "False"}[c.resolver]))
+		if first, _, _ := strings.Cut(out, "\n"); first != c.want {
+			t.Errorf("without %q: %q, want %q", c.off, out, c.want)
+		}
 	}
 }

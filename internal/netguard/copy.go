@@ -189,22 +189,30 @@ func (h *half) release(buf *[bufferSize]byte, pipe [2]int, piped *bool, empty bo
 
 // read fills buf as far as the budget reaches.
 func (h *half) read(fd int, buf []byte) (int, error) {
-	return h.within(len(buf), func(most int) (int, error) { return unix.Read(fd, buf[:most]) })
+	return h.within(fd, len(buf), func(most int) (int, error) { return unix.Read(fd, buf[:most]) })
 }
 
 // fill moves bytes from the socket into the pipe.
 func (h *half) fill(fd, pipe int) (int, error) {
-	return h.within(spliceChunk, func(most int) (int, error) {
+	return h.within(fd, spliceChunk, func(most int) (int, error) {
 		n, err := unix.Splice(fd, nil, pipe, nil, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 		return int(n), err
 	})
 }
 
-// within calls get for at most want bytes of the budget.
-func (h *half) within(want int, get func(most int) (int, error)) (int, error) {
+// within calls get for at most want bytes of the budget. When that is used up,
+// a source that has no more to send may still end in order.
+func (h *half) within(fd, want int, get func(most int) (int, error)) (int, error) {
 	most := h.budget.take(want)
 	if most == 0 {
-		return 0, errBytes
+		n, _, err := unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK)
+		switch {
+		case err == nil && n == 0:
+			return 0, io.EOF
+		case err == nil:
+			return 0, errBytes
+		}
+		return 0, err
 	}
 	for {
 		n, err := get(most)
