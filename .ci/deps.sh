@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the Debian packages that a task needs and this machine lacks.
-#   .ci/deps.sh TASK...     tasks: demo test check generate race bench bench-record cases
+#   .ci/deps.sh TASK...     tasks: demo test clients check generate race bench bench-record cases
 # Nothing is touched when all is there. Without root it only says what to install. Go is
 # taken as given: Debian's own is older than go.mod asks for.
 set -euo pipefail
@@ -9,7 +9,8 @@ set -euo pipefail
 needs() {
 	case $1 in
 	demo) echo git:git python3:python3 gzip:gzip ;;
-	test) echo git:git python3:python3 gzip:gzip strace:strace make:make gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ;;
+	test) echo git:git python3:python3 gzip:gzip strace:strace make:make gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ip:iproute2 ;;
+	clients) echo curl:curl wget:wget node:nodejs npm:npm javac:default-jdk-headless psql:postgresql-client /usr/lib/postgresql:postgresql redis-cli:redis-tools redis-server:redis-server musl-gcc:musl-tools ssh:openssh-client /usr/sbin/sshd:openssh-server ;;
 	check) echo git:git shellcheck:shellcheck ;;
 	generate) echo clang-19:clang-19 ld.lld-19:lld-19 llvm-strip-19:llvm-19 ;;
 	race) echo gcc:gcc /usr/include/stdio.h:libc6-dev ;;
@@ -46,6 +47,11 @@ if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
 fi
 echo "deps.sh: installing ${want[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
+if [[ ! -e /usr/sbin/policy-rc.d ]]; then # the tests start the servers that they need; nothing else does
+	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+	chmod 755 /usr/sbin/policy-rc.d
+	trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+fi
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${want[@]}" >/dev/null
 mapfile -t want < <(missing "$@")
