@@ -151,9 +151,11 @@ func (w *world) gitRepository() string {
 	dir := w.t.TempDir()
 	repo := filepath.Join(dir, "repo.git")
 	for _, args := range [][]string{
-		{"init", "-q", dir + "/work"}, {"-C", dir + "/work", "add", "README"},
+		{"init", "-q", dir + "/work"},
+		{"-C", dir + "/work", "add", "README"},
 		{"-C", dir + "/work", "-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-qm", "first"},
-		{"clone", "-q", "--bare", dir + "/work", repo}, {"-C", repo, "update-server-info"},
+		{"clone", "-q", "--bare", dir + "/work", repo},
+		{"-C", repo, "update-server-info"},
 	} {
 		if args[len(args)-1] == "README" {
 			if err := os.WriteFile(dir+"/work/README", []byte("from git\n"), 0o644); err != nil {

@@ -222,7 +222,7 @@ func (w *world) certificate(names ...string) tls.Certificate {
 		}
 		return k
 	}
-	make := func(t *x509.Certificate, parent *x509.Certificate, pub any, by *ecdsa.PrivateKey) []byte {
+	issue := func(t *x509.Certificate, parent *x509.Certificate, pub any, by *ecdsa.PrivateKey) []byte {
 		t.SerialNumber, t.NotBefore, t.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 		b, err := x509.CreateCertificate(rand.Reader, t, parent, pub, by)
 		if err != nil {
@@ -233,14 +233,14 @@ func (w *world) certificate(names ...string) tls.Certificate {
 	if w.ca == nil {
 		w.caKey = key()
 		w.ca = &x509.Certificate{Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-		der := make(w.ca, w.ca, w.caKey.Public(), w.caKey)
+		der := issue(w.ca, w.ca, w.caKey.Public(), w.caKey)
 		if err := os.WriteFile(filepath.Join(w.dir, "ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
 			w.t.Fatal(err)
 		}
 		w.ca, _ = x509.ParseCertificate(der)
 	}
 	k := key()
-	der := make(&x509.Certificate{Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, w.ca, k.Public(), w.caKey)
+	der := issue(&x509.Certificate{Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, w.ca, k.Public(), w.caKey)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: k}
 }
 
