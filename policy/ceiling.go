@@ -87,6 +87,10 @@ func (p *Policy) boundWorkspace(c *Ceiling) Errors {
 		}
 		names = append(names, root)
 	}
+	if w.Mode == "cow" && w.ModeSource.IsDefault() { // a default above the ceiling is lowered to it
+		p.Workspace.Mode, p.Workspace.ModeSource = "ro", src
+		return p.boundWorkspace(c)
+	}
 	allows := "no workspace in mode " + w.Mode
 	if len(names) > 0 {
 		allows = "what is below " + bounded(names)

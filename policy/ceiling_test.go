@@ -144,6 +144,11 @@ func TestBoundWorkspace(t *testing.T) {
 			t.Errorf("%s %s under %s: %v", x.mode, x.path, strings.TrimSpace(x.ceiling), err)
 		}
 	}
+	// A mode that nobody asked for is lowered.
+	p := merge(t, mustFlags(t, Flag{"workspace", "/ro"}))
+	if err := p.Bound(mustCeiling(t, lists)); err != nil || p.Workspace.Mode != "ro" {
+		t.Errorf("%+v, %v", p.Workspace, err)
+	}
 	// Also the current directory, which nobody asked for: nothing is dropped in silence.
 	if err := merge(t).Bound(mustCeiling(t, lists)); err == nil {
 		t.Error("the current directory is not held to the ceiling")

@@ -47,7 +47,7 @@ func defaults(c Context) Policy {
 	unlimited := Limit{Unlimited: true}
 	return Policy{
 		Runtime:        Text{Value: "process"},
-		Workspace:      Workspace{Path: c.Cwd, Mode: "ro"},
+		Workspace:      Workspace{Path: c.Cwd, Mode: "cow"},
 		Toolchains:     Text{Value: "auto"},
 		MaxOutputBytes: Limit{N: defaultOutput},
 		MaxFileBytes:   unlimited,

@@ -195,7 +195,7 @@ func TestUnsafeGrants(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	p := merge(t)
-	if p.MaxMemory.N != 4<<30 || p.MaxWall.N != 3600e9 || p.MaxCPU.Unlimited || p.Workspace.Mode != "ro" {
+	if p.MaxMemory.N != 4<<30 || p.MaxWall.N != 3600e9 || p.MaxCPU.Unlimited || p.Workspace.Mode != "cow" {
 		t.Errorf("%+v", p)
 	}
 	for _, c := range p.Clauses() {

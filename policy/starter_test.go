@@ -24,7 +24,7 @@ func TestStarter(t *testing.T) {
 	}
 	// As it is, it grants what no file grants.
 	p := merge(t, Defaults(Context{Cwd: "/w"}), mustParseFile(t, "/w/p.yaml", got))
-	if p.Workspace.Path != "/w" || p.Workspace.Mode != "ro" || len(p.Gaps()) != 0 {
+	if p.Workspace.Path != "/w" || p.Workspace.Mode != "cow" || len(p.Gaps()) != 0 {
 		t.Errorf("%+v, gaps %v", p.Workspace, p.Gaps())
 	}
 	// With every sign taken away it is a policy of all keys and their defaults.

@@ -14,6 +14,7 @@ import (
 	"github.com/agentguard/agentguard/internal/overlay"
 	"github.com/agentguard/agentguard/landlock"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // A copy-on-write grant is an overlay: below is the granted directory, read-only
@@ -49,16 +50,19 @@ func nameLayers(view []Entry) {
 	}
 }
 
-// scratchObjects counts what cow entries and the cover take of the file limit.
-func scratchObjects(view []Entry) int64 {
-	n := int64(1)
+// countCow is the number of cow entries of a view.
+func countCow(view []Entry) int64 {
+	n := int64(0)
 	for i := range view {
 		if view[i].Op == "cow" {
-			n += overlay.Objects
+			n++
 		}
 	}
 	return n
 }
+
+// scratchObjects counts what cow entries and the cover take of the file limit.
+func scratchObjects(view []Entry) int64 { return 1 + overlay.Objects*countCow(view) }
 
 // placeCow makes the detached lower and the directories of the upper.
 func (m *mountSet) placeCow(p *Plan, e *Entry, userns *os.File) error {
@@ -173,6 +177,22 @@ func needsIDMap(view []Entry) bool {
 	return slices.ContainsFunc(view, func(e Entry) bool { return e.IDMap && e.Op != "cow" })
 }
 
+// createLabel begins the step in which the kernel accepts or refuses a lower.
+const createLabel = "fsconfig(CMD_CREATE, overlay of "
+
+// lowerRefused says that a directory cannot be beneath an overlay.
+func (r *Run) lowerRefused(at string, err error) *Refusal {
+	at = strings.TrimSuffix(strings.TrimPrefix(at, createLabel), ")")
+	ref := &Refusal{
+		What: "the file system of " + trace.Quote(at) + " cannot be shown copy-on-write", Err: err,
+		Remedy: "use --mode ro, or --mode rw to write it in place; agentguard doctor says more",
+	}
+	if i := slices.IndexFunc(r.plan.View, func(e Entry) bool { return e.Op == "cow" && e.At == at }); i >= 0 {
+		ref.Clause = r.plan.View[i].Clause
+	}
+	return ref
+}
+
 // attachCow mounts the overlay of an entry and grants it to Landlock, which
 // knows the merged tree only once it is there.
 func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
@@ -188,7 +208,7 @@ func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
 	for _, o := range options {
 		b.Call("mount", "fsconfig("+o.Key+"="+o.Value+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_SET_STRING), b.String(o.Key), b.String(o.Value), zero())
 	}
-	b.Call("mount", "fsconfig(CMD_CREATE)", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_CMD_CREATE), zero(), zero(), zero())
+	b.Call("mount", createLabel+e.At+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_CMD_CREATE), zero(), zero(), zero())
 	rule := b.Bytes(landlock.PathBeneath(landlock.Rights(landlock.Write, b.plan.LandlockABI, true)))
 	merged := b.Slot(rule, landlock.ParentFDOffset)
 	b.Call("mount", "fsmount()", unix.SYS_FSMOUNT, b.Saved(fs), initproc.Value(unix.FSMOUNT_CLOEXEC), initproc.Value(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)).Save(merged)
@@ -206,6 +226,19 @@ func (b *builder) pinMount(e *Entry, empty initproc.Arg) {
 	b.Call("mount", "open_tree("+e.At+", CLONE)", unix.SYS_OPEN_TREE, b.Saved(dir), empty,
 		initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)).Save(tree)
 	b.moveTo(b.Saved(tree), e.At, empty)
+}
+
+// limitFiles sets the limit of files when the overlays are there: to mount one,
+// the kernel makes some in its work directory for a moment.
+func (b *builder) limitFiles() {
+	if b.plan.Limits.Files < 0 || countCow(b.plan.View) == 0 {
+		return
+	}
+	fs := b.NewSlot()
+	b.Call("mount", "fspick("+scratchAt+")", unix.SYS_FSPICK, at(), b.String(scratchAt), initproc.Value(unix.FSPICK_CLOEXEC)).Save(fs)
+	n := tmpfsLimit(filesAndOurs(b.plan))
+	b.Call("mount", "fsconfig(nr_inodes="+n+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_SET_STRING), b.String("nr_inodes"), b.String(n), zero())
+	b.Call("mount", "fsconfig(CMD_RECONFIGURE)", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_CMD_RECONFIGURE), zero(), zero(), zero())
 }
 
 // coverOwn puts an empty directory that nobody may enter over ownDir.

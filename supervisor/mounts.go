@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/overlay"
 	"github.com/agentguard/agentguard/landlock"
 )
 
@@ -44,7 +45,7 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) e
 		return err
 	}
 	if m.scratch, err = newTmpfs("scratch", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
-		"mode=0755", "size="+tmpfsLimit(p.Limits.Output), "nr_inodes="+tmpfsLimit(filesAndOurs(p))); err != nil {
+		"mode=0755", "size="+tmpfsLimit(p.Limits.Output), "nr_inodes="+tmpfsLimit(filesToMount(p))); err != nil {
 		return err
 	}
 	if err = errors.Join(m.makeProbe(), writeFileAt(int(m.scratch.Fd()), maskFile, "", 0)); err != nil {
@@ -91,6 +92,15 @@ func filesAndOurs(p *Plan) int64 {
 		}
 	}
 	return p.Limits.Files + scratchObjects(p.View) + int64(2+len(scratchDirs)+len(places))
+}
+
+// filesToMount is the limit while the overlays are being mounted.
+func filesToMount(p *Plan) int64 {
+	n := filesAndOurs(p)
+	if n >= 0 {
+		n += overlay.Transient * countCow(p.View)
+	}
+	return n
 }
 
 // place makes one entry: an object in the root, or a detached mount and the

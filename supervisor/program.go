@@ -135,6 +135,7 @@ func (b *builder) attachView() {
 	for i := range b.plan.View {
 		b.attach(&b.plan.View[i], empty)
 	}
+	b.limitFiles()
 	b.coverOwn(empty)
 	dot := b.String(".")
 	b.Call("mount", "pivot_root(., .)", unix.SYS_PIVOT_ROOT, dot, dot)

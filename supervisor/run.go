@@ -371,6 +371,8 @@ func (r *Run) explain(err error) error {
 		return &Refusal{Status: StatusNotFound, What: name + " was not found inside", Remedy: r.whereOnHost()}
 	case se.Step.Stage == "exec":
 		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: execHint(se.Errno)}
+	case strings.HasPrefix(se.Step.Label, createLabel):
+		return r.lowerRefused(se.Step.Label, se.Errno)
 	case se.Step.Want != 0:
 		return &Refusal{What: "the canary found a layer that does not bite", Err: err, Remedy: "nothing was run; see agentguard doctor"}
 	}

@@ -52,7 +52,13 @@ func (l Layers) Options() ([]Option, error) {
 
 var errPath = errors.New("cannot be written in a mount option")
 
-// Objects is the number of directories that an overlay has on the file system
-// of its upper before anything has changed: the place of the layers, upper,
-// work, and what the kernel makes in work.
-const Objects = 4
+// Objects is the number of files that an overlay takes on the file system of
+// its upper before anything has changed: the place of the layers, upper, work,
+// what the kernel makes in work, and, from Linux 6.6 on, where a tmpfs counts
+// attributes like files, its marks.
+const Objects = 5
+
+// Transient is more than what the kernel makes there for a moment to see what the
+// file system of the upper can do (fs/overlayfs/super.c: a temporary file, a
+// rename over a whiteout).
+const Transient = 8
