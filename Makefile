@@ -50,7 +50,7 @@ generate: ## make BPF objects, init programs and tables again (clang-19)
 demo: ## build, install to bin/, and run testdata/project's test suite in the sandbox
 	@.ci/deps.sh demo
 	@$(MAKE) --no-print-directory build
-	$(BIN)/agentguard exec -w testdata/project --mode rw -- make test
+	$(BIN)/agentguard exec -w testdata/project -- make test
 
 # ---- check
 

@@ -57,7 +57,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"rw", "", "PATH[:AT]", "show a host path, writable"},
 	{"cow", "", "PATH", "show a host directory, changes staged"},
 	{"workspace", "w", "DIR", "directory that the command starts in (default: the current one)"},
-	{"mode", "", "MODE", "how the workspace is shown: ro, rw or cow: changes staged (default ro)"},
+	{"mode", "", "MODE", "how the workspace is shown: cow, changes are staged (the default); rw, they are real; ro"},
 	{"env", "", "NAME[=VALUE]", "pass a variable through, or set it"},
 	{"allow", "", "HOST:PORT", "reach this destination (not built yet)"},
 	{"resolve", "", "NAME=ADDR", "pin a name to an address (not built yet)"},
@@ -85,14 +85,17 @@ func newExec() *cobra.Command {
 		Short: "Run a command inside the envelope and record it",
 		Long: `exec runs a command that starts with nothing: no variable, no descriptor, no file,
 no network, no other process. It gets the system directories read-only, private
-/tmp and HOME, the workspace as --mode says, and what the policy grants.
+/tmp and HOME, the workspace as --mode says, and what the policy grants. What it changes
+in a copy-on-write workspace is kept in the record; the files of the host stay as they
+are until somebody commits it.
 
 Exit status: the command's own; 128+N when signal N ended it; 124 wall-clock limit;
 125 agentguard could not run it, or could not enforce the policy; 126 found but not
 executable, or its interpreter is missing; 127 not found; 137 ended by the memory or
 cpu limit, by --output where real directories are writable, or by --on-loss kill.`,
-		Example: `  agentguard exec -- python3 check.py                 # reads the current directory
-  agentguard exec --mode rw -- make test              # may write it
+		Example: `  agentguard exec -- make test                        # changes are staged: agentguard diff, commit
+  agentguard exec --commit success -- npm run format  # and committed when it succeeds
+  agentguard exec --mode ro -- python3 check.py       # only reads the current directory
   agentguard exec --rw out --ro /data --memory 2G --wall 10m -- ./build.sh
   agentguard exec -p policy.yaml --dry-run -- npm test`,
 		Args: cobra.ArbitraryArgs,
