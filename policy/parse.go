@@ -92,12 +92,25 @@ func Parse(name string, src []byte) (*File, error) {
 	return f, nil
 }
 
+// ParseFragment reads a policy that only adds to others, such as a profile: to
+// leave out the workspace there takes nothing away. Relative paths are refused,
+// since it lies nowhere. name is for error messages.
+func ParseFragment(name string, src []byte) (*File, error) {
+	f, errs := parseFrom(name, "", "sandbox", src)
+	return f, errs.err()
+}
+
 // parse reads a document whose only top-level key is root.
 func parse(name, root string, src []byte) (*File, Errors) {
+	return parseFrom(name, baseOf(name), root, src)
+}
+
+// parseFrom is parse with the directory that relative paths are resolved against.
+func parseFrom(name, base, root string, src []byte) (*File, Errors) {
 	r := &reader{
 		name: name,
 		root: root,
-		base: baseOf(name),
+		base: base,
 		keys: schema(),
 		file: &File{Name: name, keys: map[string]Source{}},
 	}

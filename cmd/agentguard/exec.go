@@ -28,6 +28,7 @@ const (
 // they were given, one per policy key.
 type execFlags struct {
 	policies []string
+	profiles []string
 	flags    []policy.Flag
 	state    string
 	json     string
@@ -117,6 +118,7 @@ func (f *execFlags) addPolicyFlags(c *cobra.Command) {
 	fl := c.Flags()
 	fl.SortFlags = false
 	fl.StringArrayVarP(&f.policies, "policy", "p", nil, "policy `FILE`; may be repeated")
+	fl.StringSliceVar(&f.profiles, "profile", nil, "policy fragments by `NAME`, such as go,node (agentguard profile ls)")
 	for _, p := range policyFlags {
 		fl.VarP(policyFlag{f, p.name, p.kind}, p.name, p.short, p.help)
 	}
@@ -206,6 +208,11 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	fragments, err := readProfiles(f.profiles)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, fragments...)
 	var errs []error
 	c, err := caller()
 	if err != nil {

@@ -85,6 +85,6 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newExec(), newDiff(), newCommit(), newDiscard(), newCommitApply(),
-		newPolicy(), newRuns(), newTrace(), newExplain(), newInit(), newKeys(), newDoctor(), newVersion())
+		newPolicy(), newRuns(), newTrace(), newExplain(), newInit(), newProfile(), newKeys(), newDoctor(), newVersion())
 	return root
 }
