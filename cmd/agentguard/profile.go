@@ -154,7 +154,7 @@ func newProfileLs() *cobra.Command {
 func newProfileShow() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show NAME", Short: "Print a profile, fitted to your home directory", Args: cobra.ExactArgs(1),
-		Long: "show prints the policy that the profile comes to here: lines that were taken out because\ntheir path is not there begin with #.\n\nExit status: 0 shown; 125 there is none.",
+		Long:    "show prints the policy that the profile comes to here: lines that were taken out because\ntheir path is not there begin with #.\n\nExit status: 0 shown; 125 there is none.",
 		Example: "  agentguard profile show go\n  agentguard profile show go --raw > ~/.config/agentguard/profiles/mine.yaml",
 	}
 	raw := c.Flags().Bool("raw", false, "as it is stored")
