@@ -22,6 +22,9 @@ func (r *recorder) file(b *bpf.Event) {
 		e.Kind = fileKind(f)
 		r.numbers(info, b.NR, &f.Args, f.Resolve)
 	}
+	if e.Kind == trace.KindOpen && e.Flags&unix.O_TMPFILE == unix.O_TMPFILE {
+		e.Kind = trace.KindCreate // the kernel does not mark it as one
+	}
 	if f.How == bpf.Opened {
 		e.Access = accessOf(f.FMode)
 	} else {

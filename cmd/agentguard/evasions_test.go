@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/agentguard/agentguard/trace"
+)
+
+// evasions is the corpus, in the order of docs/evasion.md.
+var evasions = []evasion{
+	{1, "argv_race.c", "another thread rewrites the arguments of an execve", "recorded", "the arguments that the new program has, from its own memory", checkArgvRace},
+	{1, "dup2_race.c", "another thread puts a different file at the descriptor that open returns", "marked", "every open, as fd-exit", checkDup2Race},
+	{2, "unreadable.py", "arguments in memory that cannot be read; userfaultfd", "marked", "the call with path_source unreadable; userfaultfd refused", checkUnreadable},
+	{3, "confusion.py", "relative paths, symbolic links, a directory's descriptor", "recorded", "the file's own path and inode, and the text that was given", checkConfusion},
+	{4, "io_uring.py", "io_uring", "refused", "io_uring_setup", deny(trace.KindDeny, "io_uring_setup")},
+	{5, "copy_calls.py", "copy_file_range and sendfile instead of write", "recorded", "the files opened to be written, the bytes in the totals", checkCopies},
+	{6, "mmap_write.py", "writes through a shared mapping", "recorded", "mmap_write of the file", checkMmapWrite},
+	{7, "other_names.py", "a descriptor that was opened before the sandbox", "refused", "the descriptors that the command has: 0, 1 and 2", checkInherited},
+	{8, "memfd_exec.py", "execve of a memfd", "recorded", "exec with memfd, and the arguments", checkMemfd},
+	{9, "deleted_exec.py", "execve of a file that is unlinked", "recorded", "exec with deleted, the path that it had, the inode", checkDeleted},
+	{10, "other_names.py", "a program by way of /proc/self/root", "recorded", "the kernel's path, /usr/bin/id", checkProcRoot},
+	{11, "other_names.py", "a program copied, linked, renamed", "recorded", "one inode under each name; create, link, rename", checkOtherNames},
+	{12, "loader.py", "ld.so with the program as an argument", "recorded", "mmap_exec of the program by ld.so", checkLoader},
+	{13, "shebang.py", "a script whose interpreter is a script", "recorded", "exec of sh with script and interp, all in argv", checkShebang},
+	{14, "inline.py", "sh -c, python -c", "recorded", "the whole text in argv", checkInline},
+	{15, "preload.py", "LD_PRELOAD", "recorded", "the variable's name, mmap_exec of the library; no value", checkPreload},
+	{16, "argv_flood.py", "arguments that are too long", "marked", "128 KiB, the whole length and count, argv_truncated", checkFloodedArgs},
+	{17, "odd_text.py", "no argv[0], bytes, newlines, a false comm", "recorded", "the exact bytes, one record a line", checkOddText},
+	{18, "deep_path.py", "paths longer than 4096 bytes", "marked", "the end of the path, its whole length, truncated, the inode", checkDeepPath},
+	{19, "symlink_race.py", "a symbolic link that changes between check and open", "recorded", "the inode that was opened, as often as it was", checkSymlinkRace},
+	{20, "name_tricks.py", "O_TMPFILE and linkat, RENAME_EXCHANGE", "recorded", "create, link, rename with its flags", checkNameTricks},
+	{21, "families.py", "double forks, setsid, namespaces, cgroups", "recorded", "every process with its parents; unshare refused", checkFamilies},
+	{22, "short_lives.py", "processes that live for a moment", "recorded", "fork and exit of each, with an identity of its own", checkShortLives},
+	{23, "flood.py", "a flood of records around the one that matters", "recorded", "the exec, and the number of the rest", checkFlood},
+	{24, "delegation.py", "sockets of daemons; files that git executes later", "recorded", "connect with the path; create and chmod of the hook", checkDelegation},
+	{25, "egress.py", "UDP, mapped addresses, TCP Fast Open, MPTCP, raw and other families", "refused", "each with its address or family", checkEgress},
+	{26, "tampering.py", "ptrace, process_vm, bpf, perf, kexec, modules, signals to pid 1", "refused", "each call", checkTampering},
+	{27, "clocks.py", "another clock, a time namespace", "refused", "both calls; records are ordered by number and boot time", deny(trace.KindDeny, "clock_settime", "unshare")},
+	{29, "int80.c", "32-bit and x32 calls", "refused", "exit by SIGSYS of the process that tried", checkCompat},
+}
+
+func checkArgvRace(r *evidence) error {
+	printed := strings.Fields(r.out)
+	execs := r.find(trace.KindExec, argument(""))
+	var seen []string
+	for _, e := range execs {
+		if len(e.Argv) == 2 && string(e.Argv[0]) == "echo" {
+			seen = append(seen, string(e.Argv[1]))
+		}
+	}
+	if strings.Join(seen, " ") != strings.Join(printed, " ") || len(seen) != 100 {
+		return fmt.Errorf("recorded %q, printed %q", seen, printed)
+	}
+	return nil
+}
+
+func checkDup2Race(r *evidence) error {
+	var acts, named uint64
+	for _, e := range r.find(trace.KindOpen, nil) {
+		if e.Access == "r" && (string(e.Path) == r.in("secret") || string(e.Path) == r.in("decoy")) {
+			acts += e.Times()
+			if e.PathSource != trace.PathFDExit {
+				return fmt.Errorf("path source %s", e.PathSource)
+			}
+			if strings.Contains(string(e.Path)+string(e.PathGiven), "secret") {
+				named += e.Times()
+			}
+		}
+	}
+	if n := r.numbers()[0][0] + 1; acts != n || named == 0 {
+		return fmt.Errorf("%d opens recorded, %d of them name the file, there were %d", acts, named, n)
+	}
+	return nil
+}
+
+func checkUnreadable(r *evidence) error {
+	return errors.Join(
+		want("an open without a path", r.find(trace.KindOpen, func(e *trace.Event) bool { return e.PathSource == trace.PathUnreadable && e.Errno == 14 })),
+		want("userfaultfd", r.find(trace.KindDeny, refused("userfaultfd"))))
+}
+
+func checkConfusion(r *evidence) error {
+	file := r.in("real/dir/file")
+	given := func(s, access string) func(*trace.Event) bool {
+		return func(e *trace.Event) bool {
+			return string(e.Path) == file && string(e.PathGiven) == s && e.Access == access && e.Ino != 0
+		}
+	}
+	return errors.Join(
+		want("open by the link", r.find(trace.KindOpen, given("link/../dir/file", "r"))),
+		want("open by the directory", r.find(trace.KindOpen, given("dir/./file", "w"))),
+		want("unlink below the link's target", r.find(trace.KindUnlink, func(e *trace.Event) bool { return string(e.Path) == file && string(e.PathGiven) == "file" })))
+}
+
+func checkCopies(r *evidence) error {
+	sum := r.events[len(r.events)-1]
+	var files uint64
+	for _, c := range sum.Counts {
+		if c.Name == "bytes.files" {
+			files = c.N
+		}
+	}
+	if files < 300_000 || r.out != "200000\n" {
+		return fmt.Errorf("%d bytes counted, copied %s", files, r.out)
+	}
+	return errors.Join(want("a", r.find(trace.KindCreate, at(r.in("a")))), want("b", r.find(trace.KindCreate, at(r.in("b")))))
+}
+
+func checkMmapWrite(r *evidence) error {
+	return want("mmap_write", r.find(trace.KindMmapWrite, func(e *trace.Event) bool {
+		return string(e.Path) == r.in("mapped") && e.PathSource == trace.PathKernel && e.Ino != 0
+	}))
+}
+
+func checkInherited(r *evidence) error {
+	fds := map[int32]bool{}
+	for _, e := range r.find(trace.KindInherit, nil) {
+		fds[e.FD] = true
+	}
+	if len(fds) != 3 || !fds[0] || !fds[1] || !fds[2] {
+		return fmt.Errorf("descriptors %v", fds)
+	}
+	return nil
+}
+
+func checkMemfd(r *evidence) error {
+	return want("exec of a memfd", r.find(trace.KindExec, func(e *trace.Event) bool {
+		return e.Memfd && string(e.Path) == "memfd:kworker" && len(e.Argv) == 2 && string(e.Argv[1]) == "AGMARK"
+	}))
+}
+
+func checkDeleted(r *evidence) error {
+	return want("exec of a deleted file", r.find(trace.KindExec, func(e *trace.Event) bool {
+		return e.Deleted && string(e.Path) == r.in("prog") && e.Ino != 0
+	}))
+}
+
+func checkProcRoot(r *evidence) error {
+	return want("exec of id", r.find(trace.KindExec, func(e *trace.Event) bool {
+		return string(e.Path) == "/usr/bin/id" && string(e.PathGiven) == "/proc/self/root/usr/bin/id"
+	}))
+}
+
+func checkOtherNames(r *evidence) error {
+	ino := r.numbers()[0][0]
+	for _, name := range []string{"ls", "make"} {
+		if err := want(name, r.find(trace.KindExec, func(e *trace.Event) bool { return string(e.Path) == r.in(name) && e.Ino == ino })); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		want("create", r.find(trace.KindCreate, func(e *trace.Event) bool { return e.Ino == ino })),
+		want("link", r.find(trace.KindLink, func(e *trace.Event) bool { return string(e.To) == r.in("make") })),
+		want("rename", r.find(trace.KindRename, func(e *trace.Event) bool { return string(e.Path) == r.in("git") && string(e.To) == r.in("ls") })))
+}
+
+func checkLoader(r *evidence) error {
+	loader := r.find(trace.KindExec, func(e *trace.Event) bool { return len(e.Argv) == 2 && string(e.Argv[0]) == "ld.so" })
+	return errors.Join(want("exec of the loader", loader), want("mmap_exec of the program", r.find(trace.KindMmapExec, at(r.in("hidden")))))
+}
+
+func checkShebang(r *evidence) error {
+	return want("exec of the scripts", r.find(trace.KindExec, func(e *trace.Event) bool {
+		return strings.HasSuffix(string(e.Script), "/outer") && string(e.Interp) == "/bin/sh" && !bytes.HasSuffix(e.Path, []byte("outer")) &&
+			string(bytes.Join(e.Argv, []byte(" "))) == "/bin/sh "+r.in("inner")+" arg ./outer x"
+	}))
+}
+
+func checkInline(r *evidence) error {
+	return errors.Join(want("sh -c", r.find(trace.KindExec, argument(": AGMARK-sh"))), want("python -c", r.find(trace.KindExec, argument("# AGMARK-py"))))
+}
+
+func checkPreload(r *evidence) error {
+	if strings.Contains(r.raw, "AGSECRET") {
+		return errors.New("a value of the environment is in the record")
+	}
+	return errors.Join(
+		want("the names", r.find(trace.KindExec, func(e *trace.Event) bool { return string(bytes.Join(e.Env, []byte(" "))) == "LD_PRELOAD AGTOKEN" })),
+		want("the library", r.find(trace.KindMmapExec, at(r.in("helper.so")))))
+}
+
+func checkFloodedArgs(r *evidence) error {
+	return errors.Join(
+		want("the long argument", r.find(trace.KindExec, func(e *trace.Event) bool {
+			return len(e.Argv) == 2 && len(e.Argv[1]) == 100_006 && bytes.HasSuffix(e.Argv[1], []byte("AGMARK")) && e.ArgvLen == 0
+		})),
+		want("the many arguments", r.find(trace.KindExec, func(e *trace.Event) bool {
+			return e.Argc == 1502 && e.ArgvLen == uint64(len("/bin/true")+1+1500*1001+7) && len(e.Argv) > 100
+		})))
+}
+
+func checkOddText(r *evidence) error {
+	forged := "\n{\"v\":1,\"seq\":1,\"kind\":\"summary\"}\n"
+	if n := strings.Count(r.raw, "\n"); n != len(r.events) {
+		return fmt.Errorf("%d lines, %d records", n, len(r.events))
+	}
+	return errors.Join(
+		want("no name", r.find(trace.KindExec, func(e *trace.Event) bool {
+			return string(e.Path) == "/usr/bin/true" && len(e.Argv) == 1 && len(e.Argv[0]) == 0
+		})),
+		want("bytes", r.find(trace.KindExec, func(e *trace.Event) bool {
+			return len(e.Argv) == 2 && string(e.Argv[0]) == "\xff\xfe\x1b[2J" && string(e.Argv[1]) == forged
+		})),
+		want("a file", r.find(trace.KindCreate, at(r.in(forged+"\x80")))))
+}
+
+func checkDeepPath(r *evidence) error {
+	whole := len(r.dir) + 30*201 + len("/bottom")
+	return want("the deep file", r.find(trace.KindCreate, func(e *trace.Event) bool {
+		return bytes.HasSuffix(e.Path, []byte("d/bottom")) && int(e.PathLen) == whole && len(e.Path) > 3800 && e.Ino != 0
+	}))
+}
+
+func checkSymlinkRace(r *evidence) error {
+	counts := map[uint64]uint64{}
+	for _, e := range r.find(trace.KindOpen, nil) {
+		if e.Access == "r" {
+			counts[e.Ino] += e.Times()
+		}
+	}
+	for _, row := range r.numbers() {
+		if counts[row[0]] != row[1] {
+			return fmt.Errorf("inode %d was opened %d times, recorded %d", row[0], row[1], counts[row[0]])
+		}
+	}
+	return nil
+}
+
+func checkNameTricks(r *evidence) error {
+	return errors.Join(
+		want("O_TMPFILE", r.find(trace.KindCreate, func(e *trace.Event) bool { return e.Flags&0o20000000 != 0 && e.Ino != 0 })),
+		want("linkat", r.find(trace.KindLink, func(e *trace.Event) bool { return string(e.To) == r.in("appeared") })),
+		want("exchange", r.find(trace.KindRename, func(e *trace.Event) bool {
+			return e.Flags == 2 && string(e.Path) == r.in("left") && string(e.To) == r.in("right")
+		})))
+}
+
+// checkFamilies follows every process from its birth to its end by identity alone.
+func checkFamilies(r *evidence) error {
+	born := map[string]bool{}
+	for i := range r.events {
+		e := &r.events[i]
+		if e.Kind == trace.KindFork && e.Child.Pid != e.Proc.Pid {
+			born[e.Child.ID()] = true
+		}
+		if e.Kind == trace.KindExit {
+			if !born[e.Proc.ID()] && e.Phase == trace.PhaseCommand {
+				return fmt.Errorf("%s was never born", e.Proc.ID())
+			}
+			delete(born, e.Proc.ID())
+		}
+	}
+	marked := r.find(trace.KindExec, argument("AGMARK"))
+	if len(marked) != 5 {
+		return fmt.Errorf("%d of 5 grandchildren", len(marked))
+	}
+	return errors.Join(want("unshare", r.find(trace.KindDeny, refused("unshare"))),
+		want("a parent of its own", r.find(trace.KindExec, func(e *trace.Event) bool { return e.Proc.PStart != 0 })))
+}
+
+func checkShortLives(r *evidence) error {
+	ids := map[string]bool{}
+	for _, e := range r.find(trace.KindExit, nil) {
+		ids[e.Proc.ID()] = true
+	}
+	if forks := len(r.find(trace.KindFork, nil)); forks != 300 || len(ids) != 301 {
+		return fmt.Errorf("%d forks, %d ends", forks, len(ids))
+	}
+	return nil
+}
+
+func checkFlood(r *evidence) error {
+	var acts uint64
+	for _, e := range r.find(trace.KindOpen, func(e *trace.Event) bool { return bytes.HasPrefix(e.Path, []byte("/nowhere/")) }) {
+		acts += e.Times()
+	}
+	var lost uint64
+	for _, e := range r.events {
+		lost += e.Loss.Count
+	}
+	if acts+lost < 40_000 {
+		return fmt.Errorf("%d opens recorded, %d lost, of 40000", acts, lost)
+	}
+	return want("the needle", r.find(trace.KindExec, argument("AGNEEDLE")))
+}
+
+func checkDelegation(r *evidence) error {
+	to := func(path string) func(*trace.Event) bool {
+		return func(e *trace.Event) bool { return e.Family == "unix" && string(e.Path) == path }
+	}
+	hook := r.in(".git/hooks/post-checkout")
+	return errors.Join(
+		want("docker", r.find(trace.KindConnect, to("/run/docker.sock"))), want("dbus", r.find(trace.KindConnect, to("/run/dbus/system_bus_socket"))),
+		want("X", r.find(trace.KindConnect, to("\x00/tmp/.X11-unix/X0"))),
+		want("the hook", r.find(trace.KindCreate, at(hook))), want("its mode", r.find(trace.KindChmod, func(e *trace.Event) bool { return string(e.Path) == hook && e.Mode == 0o755 })))
+}
+
+func checkEgress(r *evidence) error {
+	var errs []error
+	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
+		found := false
+		for _, e := range r.events {
+			found = found || e.Denied() && e.Addr.IsValid() && e.Addr.Unmap().String() == addr
+		}
+		if !found {
+			errs = append(errs, fmt.Errorf("%s is not in the record", addr))
+		}
+	}
+	if n := len(r.find(trace.KindSocket, (*trace.Event).Denied)); n < 4 {
+		errs = append(errs, fmt.Errorf("%d sockets refused", n))
+	}
+	return errors.Join(errs...)
+}
+
+func checkTampering(r *evidence) error {
+	if err := deny(trace.KindDeny, "ptrace", "process_vm_readv", "process_vm_writev", "bpf", "perf_event_open", "kexec_file_load", "finit_module", "reboot")(r); err != nil {
+		return err
+	}
+	return want("a signal to pid 1", r.find(trace.KindSignal, (*trace.Event).Denied))
+}
+
+func checkCompat(r *evidence) error {
+	return want("the end", r.find(trace.KindExit, func(e *trace.Event) bool { return e.Signal == 31 }))
+}

@@ -1,0 +1,19 @@
+# Processes that leave their parents: two forks, a session of their own, other namespaces and cgroups.
+import ctypes, os
+def double():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv("/bin/sh", ["sh", "-c", "sleep 0.05; : AGMARK"])
+        os._exit(0)
+    os.wait()
+for i in range(5):
+    double()
+libc = ctypes.CDLL(None)
+libc.unshare(0x20000000)
+try:
+    open("/sys/fs/cgroup/cgroup.procs", "w").write("0")
+except OSError:
+    pass
+import time
+time.sleep(0.3)

@@ -1,0 +1,4 @@
+# Programs that are text.
+import subprocess, sys
+subprocess.call(["sh", "-c", "true && : AGMARK-sh"])
+subprocess.call([sys.executable, "-c", "pass # AGMARK-py"])
