@@ -82,6 +82,7 @@ const (
 	Truncated                    // a text was longer than what is recorded
 	Compat                       // a 32-bit system call: NR is of that table
 	Thread                       // Fork: the child is a thread of the same process
+	Soon                         // the reader was woken at once
 )
 
 // Hook is where a cgroup program ran.
@@ -140,6 +141,7 @@ type ExecInfo struct {
 	Argc       uint32
 	Dev        uint64 // of the image, as in stat
 	Inode      uint64
+	Ctime      int64  // of the image, ns since the Unix epoch
 	Mode       uint16 // st_mode
 	GID        uint32 // real gid, host user namespace
 	PPID       uint32 // host
@@ -165,6 +167,7 @@ type FileInfo struct {
 	Object  bool // the mapping's own file; else it was looked up by descriptor when the call had ended
 	Dev     uint64
 	Inode   uint64
+	Ctime   int64     // ns since the Unix epoch; not for MappedWrite
 	Mode    uint16    // st_mode
 	FMode   uint32    // f_mode of the kernel
 	Args    [6]uint64 // registers; for openat2 the third and fourth are its flags and mode (user)
@@ -290,7 +293,7 @@ var bodies = [...]struct {
 	Call:     {callSize, (*Event).decodeCall},
 	File:     {fileSize, (*Event).decodeFile},
 	FD:       {fileSize, (*Event).decodeFile},
-	Repeat:   {40, (*Event).decodeRepeat},
+	Repeat:   {48, (*Event).decodeRepeat},
 	Listen:   {32, (*Event).decodeSocket},
 	Socket:   {32, (*Event).decodeSocket},
 	Unix:     {8, (*Event).decodeUnix},
@@ -298,9 +301,9 @@ var bodies = [...]struct {
 
 // Sizes of the fixed parts of struct ev_exec, ev_call and ev_file after the header.
 const (
-	execSize = 72
+	execSize = 80
 	callSize = 88
-	fileSize = 88
+	fileSize = 96
 )
 
 func device(dev uint32) uint64 { return unix.Mkdev(dev>>20, dev&0xfffff) }
@@ -318,6 +321,7 @@ func (ev *Event) decodeExec(b []byte) {
 		EnvLen:     order.Uint32(b[32:]),
 		PPID:       order.Uint32(b[36:]),
 		ParentTime: order.Uint64(b[40:]),
+		Ctime:      int64(order.Uint64(b[72:])),
 	}
 	full, state := order.Uint32(b[48:]), b[60]
 	var names []byte
@@ -390,6 +394,7 @@ func (ev *Event) decodeInfo(b []byte) (full uint32, state byte) {
 		Mode:  order.Uint16(b[16:]),
 		How:   How(b[19]),
 		Slot:  noSlot,
+		Ctime: int64(order.Uint64(b[24:])),
 	}
 	return order.Uint32(b[20:]), b[18]
 }
@@ -400,19 +405,19 @@ func (ev *Event) decodeFile(b []byte) {
 	full, state := ev.decodeInfo(b)
 	f := &ev.File
 	for i := range f.Args {
-		f.Args[i] = order.Uint64(b[24+8*i:])
+		f.Args[i] = order.Uint64(b[32+8*i:])
 	}
-	f.Resolve = order.Uint64(b[72:])
-	f.Slot, f.Object = b[84], b[85] == 1
-	names, rest := take(b[fileSize:], int(order.Uint16(b[80:])))
-	f.Given, _ = take(rest, int(order.Uint16(b[82:])))
+	f.Resolve = order.Uint64(b[80:])
+	f.Slot, f.Object = b[92], b[93] == 1
+	names, rest := take(b[fileSize:], int(order.Uint16(b[88:])))
+	f.Given, _ = take(rest, int(order.Uint16(b[90:])))
 	f.Given = text(f.Given)
 	f.Path = ev.path(names, full, state)
 }
 
 func (ev *Event) decodeRepeat(b []byte) {
 	ev.decodeInfo(b)
-	ev.File.Count, ev.File.Slot = order.Uint64(b[24:]), b[32]
+	ev.File.Count, ev.File.Slot = order.Uint64(b[32:]), b[40]
 }
 
 // path puts names that lead upwards, each ended by a zero byte, into the order of a path.

@@ -39,15 +39,15 @@ func TestLayouts(t *testing.T) {
 	}{
 		{sensor, "ev_exec", Exec, map[string]uint32{
 			"inode": 0, "dev": 8, "gid": 12, "mode": 16, "ns_pid": 20, "argc": 24, "args_len": 28, "env_len": 32, "parent_tgid": 36, "parent_start": 40,
-			"path_full": 48, "file_len": 52, "interp_len": 54, "path_len": 56, "chunk_len": 58, "state": 60, "data": execSize,
+			"path_full": 48, "file_len": 52, "interp_len": 54, "path_len": 56, "chunk_len": 58, "state": 60, "ctime": 72, "data": execSize,
 		}},
 		{sensor, "ev_args", ExecArgs, map[string]uint32{"offset": 0, "len": 4, "data": 8}},
 		{sensor, "ev_call", Deny, map[string]uint32{
 			"args": 0, "inode": 48, "resolve": 56, "dev": 64, "dir_full": 68, "dir2_full": 72, "path_len": 76, "path2_len": 78, "addr_len": 80,
 			"dir_len": 82, "dir2_len": 84, "dir_state": 86, "dir2_state": 87, "data": callSize,
 		}},
-		{sensor, "file_info", 0, map[string]uint32{"inode": 0, "dev": 8, "fmode": 12, "mode": 16, "state": 18, "how": 19, "path_full": 20}},
-		{sensor, "ev_file", File, map[string]uint32{"file": 0, "args": 24, "resolve": 72, "path_len": 80, "given_len": 82, "slot": 84, "source": 85, "data": fileSize}},
+		{sensor, "file_info", 0, map[string]uint32{"inode": 0, "dev": 8, "fmode": 12, "mode": 16, "state": 18, "how": 19, "path_full": 20, "ctime": 24}},
+		{sensor, "ev_file", File, map[string]uint32{"file": 0, "args": 32, "resolve": 80, "path_len": 88, "given_len": 90, "slot": 92, "source": 93, "data": fileSize}},
 		{sensor, "header", 0, map[string]uint32{"type": 0, "class": 1, "phase": 2, "flags": 3, "cpu": 4, "run": 8, "seq": 16, "time": 24, "start": 32, "tgid": 40, "tid": 44, "ret": 48, "nr": 56, "uid": 60}},
 		{egress, "run", 0, map[string]uint32{"slot": 0, "flags": 4, "watermark": 8, "brake": 12, "room": 16, "init_tgid": 28, "started": 32}},
 	} {

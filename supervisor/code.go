@@ -36,7 +36,7 @@ func (r *Run) watchCode(m *mountSet) error {
 	w := codewatch.New(codewatch.Config{Limits: codewatch.DefaultLimits, Store: &codeStore{run: r.dir}, Cache: cache})
 	r.release.push("digest cache", cache.Close)
 	r.release.push("code watch", w.Close)
-	r.code = &codeRecord{watch: w, plan: r.plan, asked: map[codeKey]bool{}, told: map[codeKey]bool{}, scripts: map[uint32]string{}}
+	r.code = &codeRecord{watch: w, plan: r.plan, asked: map[codeKey]bool{}, told: map[codeKey]*codewatch.File{}, scripts: map[uint32]string{}}
 	if !r.plan.Host.ExecEvents {
 		return nil // thin, as the plan says
 	}
@@ -105,12 +105,11 @@ func (s *codeStore) Create(name string) (*os.File, error) {
 // Remove takes an object back.
 func (s *codeStore) Remove(name string) error { return s.dir.Unlink(name) }
 
-// codeKey is a version of a file in the record.
+// codeKey is a version of a file in the record, or a text that was no file.
 type codeKey struct {
 	codewatch.ID
-	codewatch.Version
-	stored bool
-	sum    string // of a text that was no file
+	ctime int64
+	sum   string // of the text
 }
 
 // codeRecord tells what was executed. Its methods are called by the recorder;
@@ -122,11 +121,11 @@ type codeRecord struct {
 	root    *os.File // of the run, as its processes see it
 	missing string   // why programs are not held; "" when they are
 
-	asked   map[codeKey]bool  // what the watch was asked for; the recorder's own
-	scripts map[uint32]string // by process: what an interpreter was told to read
+	scripts map[uint32]string // by process: what an interpreter was told to read; the recorder's own
 
-	mu   sync.Mutex
-	told map[codeKey]bool
+	mu    sync.Mutex
+	asked map[codeKey]bool // of the watch
+	told  map[codeKey]*codewatch.File
 }
 
 // maxTold bounds what is remembered; beyond, things may be told twice.
@@ -149,6 +148,7 @@ func (c *codeRecord) see(e *trace.Event) {
 		c.mapped(e)
 	case trace.KindOpen:
 		c.opened(e)
+		e.Ctime = 0 // of every open, it would be too much
 	}
 }
 
@@ -165,8 +165,8 @@ func (c *codeRecord) exec(e *trace.Event) {
 		c.tell(e, f)
 		if f.ID == id {
 			e.SHA256, e.HashState, held = f.SHA256, string(f.State), true
-			if e.Ctime != 0 && e.Ctime != f.Ctime {
-				e.HashState = string(codewatch.Raced)
+			if e.Ctime != f.Ctime { // changed since it was hashed: what runs is asked for below
+				e.HashState, held = string(codewatch.Raced), false
 			}
 		}
 	}
@@ -196,28 +196,53 @@ func (c *codeRecord) mapped(e *trace.Event) {
 // ask has a file hashed that gave no event, unless it was before. A process is
 // asked for its image by itself when that has no name.
 func (c *codeRecord) ask(e *trace.Event, keep bool) {
-	key := codeKey{ID: idOf(e), Version: codewatch.Version{Ctime: e.Ctime}, stored: keep}
-	if key.Ino == 0 || c.asked[key] {
+	key := codeKey{ID: idOf(e), ctime: e.Ctime}
+	if !keep && c.known(e, key) {
 		return
 	}
-	if len(c.asked) >= maxTold {
-		clear(c.asked)
+	if key.Ino == 0 || len(e.Path) == 0 || !keep && !c.first(key) { // what is asked for now may have been hashed and not kept
+		return
 	}
-	c.asked[key] = true
 	about := *e // the event's slices are the recorder's
 	about.Path, about.Argv = append([]byte(nil), e.Path...), nil
 	r := codewatch.Request{
-		ID: key.ID, PID: e.Proc.Pid, Keep: keep,
+		ID: key.ID, Ctime: e.Ctime, PID: e.Proc.Pid, Parent: e.Proc.PPid, Keep: keep,
 		Done: func(f *codewatch.File) { c.tell(&about, f) },
-	}
-	if e.Ctime != 0 {
-		r.Version = &codewatch.Version{Ctime: e.Ctime}
 	}
 	if e.Kind == trace.KindExec && (e.Memfd || e.Deleted || e.PathSource != trace.PathKernel || c.root == nil) {
 		c.watch.Exe(r)
 		return
 	}
 	c.watch.Path(c.root, string(about.Path), r)
+}
+
+// first notes that a version is asked for and reports whether it was not before.
+func (c *codeRecord) first(key codeKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked[key] {
+		return false
+	}
+	if len(c.asked) >= maxTold {
+		clear(c.asked)
+	}
+	c.asked[key] = true
+	return true
+}
+
+// missed reports whether a file was gone before it could be looked at.
+func missed(f *codewatch.File) bool { return f.State == codewatch.Raced && f.SHA256 == "" }
+
+// known gives a record the digest of a version that was told before.
+func (c *codeRecord) known(e *trace.Event, key codeKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.told[key]
+	if f == nil || e.Ctime == 0 || missed(f) {
+		return false
+	}
+	e.SHA256, e.HashState = f.SHA256, string(f.State)
+	return true
 }
 
 // interpreted looks at what an interpreter was told to run: text among the
@@ -258,19 +283,22 @@ func named(e *trace.Event, arg string) bool {
 
 // tell writes one version of a file into the record, once.
 func (c *codeRecord) tell(about *trace.Event, f *codewatch.File) {
-	key := codeKey{ID: f.ID, Version: f.Version, stored: f.Stored}
+	key := codeKey{ID: f.ID, ctime: f.Ctime}
 	if f.Ino == 0 {
 		key.sum = f.SHA256
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told[key] {
+	if missed(f) {
+		delete(c.asked, key) // the next process may live longer
+	}
+	if had := c.told[key]; had != nil && (had.Stored || !f.Stored) && !(missed(had) && !missed(f)) {
 		return
 	}
 	if len(c.told) >= maxTold {
 		clear(c.told)
 	}
-	c.told[key] = true
+	c.told[key] = f
 	e := trace.Event{
 		Kind: trace.KindCode, Phase: trace.PhaseCommand, Mono: about.Mono, Proc: about.Proc,
 		Path: []byte(f.Path), Deleted: f.Gone, DevMajor: unix.Major(f.Dev), DevMinor: unix.Minor(f.Dev), Ino: f.Ino,

@@ -37,6 +37,7 @@ func (r *recorder) startExec(b *bpf.Event) {
 	r.kernelPath(&x.Image, uint16(unix.S_IFREG), x.Inode)
 	e.PathSource = trace.PathKernel
 	e.DevMajor, e.DevMinor, e.Ino = unix.Major(x.Dev), unix.Minor(x.Dev), x.Inode
+	e.Ctime = x.Ctime
 	e.Argc, e.ArgvLen = x.Argc, uint64(x.ArgsLen)
 	switch {
 	case x.Interp != nil:

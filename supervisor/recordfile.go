@@ -41,7 +41,7 @@ func (r *recorder) file(b *bpf.Event) {
 	if !bytes.Equal(f.Given, e.Path) {
 		e.PathGiven = f.Given
 	}
-	e.DevMajor, e.DevMinor, e.Ino = unix.Major(f.Dev), unix.Minor(f.Dev), f.Inode
+	e.DevMajor, e.DevMinor, e.Ino, e.Ctime = unix.Major(f.Dev), unix.Minor(f.Dev), f.Inode, f.Ctime
 	if f.Slot != noSlot {
 		r.repeats.put(r.slotKey(b), e, r.writeRepeat)
 	}
@@ -64,7 +64,7 @@ func (r *recorder) repeat(b *bpf.Event) {
 	if f.How == bpf.Opened {
 		e.Access = accessOf(f.FMode)
 	}
-	e.DevMajor, e.DevMinor, e.Ino = unix.Major(f.Dev), unix.Minor(f.Dev), f.Inode
+	e.DevMajor, e.DevMinor, e.Ino, e.Ctime = unix.Major(f.Dev), unix.Minor(f.Dev), f.Inode, f.Ctime
 	if m := r.repeats.find(r.slotKey(b)); m != nil && m.ino == f.Inode {
 		m.fill(e)
 	}

@@ -59,6 +59,7 @@ enum event_flags {
 	F_TRUNCATED = 2,  /* a string was longer than what is recorded */
 	F_COMPAT = 4,     /* 32-bit system call */
 	F_THREAD = 8,     /* fork: a thread of the same process */
+	F_SOON = 16,      /* the reader is woken at once */
 };
 
 enum hook {
@@ -174,6 +175,7 @@ struct ev_exec {
 	u16 chunk_len;
 	u8 state;     /* enum path_state */
 	u8 pad[11];
+	u64 ctime;    /* of the executable, ns since the epoch */
 	char data[2 * FILE_CAP + WALK_MAX + ARGS_CHUNK]; /* in this order; chunk is of the arguments */
 };
 
@@ -236,6 +238,7 @@ struct file_info {
 	u8 state;      /* enum path_state */
 	u8 how;        /* enum file_how */
 	u32 path_full; /* bytes of all names, also of those that were cut */
+	u64 ctime;     /* ns since the epoch; of what is opened or mapped to be executed, else 0 */
 };
 
 struct ev_file {
@@ -287,10 +290,10 @@ _Static_assert(sizeof(struct header) == 64, "header");
 _Static_assert(sizeof(struct ev_fork) == 88, "fork");
 _Static_assert(sizeof(struct ev_exit) == 112, "exit");
 _Static_assert(sizeof(struct ev_sock) == 96, "sock");
-_Static_assert(sizeof(struct ev_exec) - sizeof(((struct ev_exec *)0)->data) == 136, "exec");
+_Static_assert(sizeof(struct ev_exec) - sizeof(((struct ev_exec *)0)->data) == 144, "exec");
 _Static_assert(sizeof(struct ev_call) - sizeof(((struct ev_call *)0)->data) == 152, "call");
-_Static_assert(sizeof(struct ev_file) - sizeof(((struct ev_file *)0)->data) == 152, "file");
-_Static_assert(sizeof(struct file_info) == 24, "file_info");
-_Static_assert(sizeof(struct ev_repeat) == 104, "repeat");
+_Static_assert(sizeof(struct ev_file) - sizeof(((struct ev_file *)0)->data) == 160, "file");
+_Static_assert(sizeof(struct file_info) == 32, "file_info");
+_Static_assert(sizeof(struct ev_repeat) == 112, "repeat");
 
 #endif

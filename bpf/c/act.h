@@ -76,7 +76,7 @@ INLINE void note_file(const struct member *m, const struct found *found)
 	describe(&now.file, found->file, found->how);
 	if ((m->run->flags & RUN_CHANGES) && only_read(&now.file))
 		return;
-	now.path = READ(found->file, f_path);
+	now.path = path_of(found->file);
 	now.name = READ(now.path.dentry, d_name.hash_len);
 	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
 	if (!(now.file.fmode & FMODE_CREATED) && seen_before(m, &now, &slot, &number))

@@ -16,7 +16,6 @@
 #define EACCES 13
 #define EROFS 30
 #define ENOSYS 38
-#define MAX_ERRNO 4095
 #define AT_FDCWD -100
 
 const volatile struct call_info calls[CALLS];

@@ -56,10 +56,55 @@ INLINE struct file *open_file(u32 fd)
 	return file;
 }
 
-/* describe reads what a file is, without its path. */
+/*
+ * changed_at is the ctime of an inode. From 6.13 on the top bit of the
+ * nanoseconds says that somebody has asked for it (I_CTIME_QUERIED).
+ */
+INLINE u64 changed_at(struct inode *inode)
+{
+	struct inode___6_11 *now = (void *)inode;
+	struct inode___6_6 *before = (void *)inode;
+	struct inode___6_1 *first = (void *)inode;
+	s64 sec;
+	u32 nsec;
+
+	if (HAS(now, i_ctime_sec)) {
+		sec = READ(now, i_ctime_sec);
+		nsec = READ(now, i_ctime_nsec);
+	} else if (HAS(before, __i_ctime)) {
+		sec = READ(before, __i_ctime.tv_sec);
+		nsec = READ(before, __i_ctime.tv_nsec);
+	} else {
+		sec = READ(first, i_ctime.tv_sec);
+		nsec = READ(first, i_ctime.tv_nsec);
+	}
+	return sec * 1000000000 + (nsec & 0x7fffffff);
+}
+
+/*
+ * path_of is the path by which a file was opened. What a mapping on an overlay
+ * holds is a file of one of its layers, which from 6.7 on has the path of the
+ * layer: on a mount that is the kernel's own (fs/file_table.c,
+ * backing_file_user_path). The flag that says so, FMODE_BACKING, has had two
+ * values. Memory without a name is on such a mount too, but in no directory.
+ */
+INLINE struct path path_of(struct file *file)
+{
+	struct backing_file *backing = (void *)file;
+	struct path path = READ(file, f_path);
+	struct mount *none = NULL;
+	struct mount *m = (void *)path.mnt - (u64)__builtin_preserve_access_index(&none->mnt);
+
+	if (HAS(backing, user_path) && (u64)READ(m, mnt_ns) >= (u64)-MAX_ERRNO && READ(path.dentry, d_parent) != path.dentry)
+		return READ(backing, user_path);
+	return path;
+}
+
+/* describe reads what a file is, without its path: of that by which it was opened. */
 INLINE void describe(struct file_info *info, struct file *file, u8 how)
 {
-	struct inode *inode = READ(file, f_inode);
+	struct path path = path_of(file);
+	struct inode *inode = READ(path.dentry, d_inode);
 	struct super_block *sb = READ(inode, i_sb);
 
 	info->inode = READ(inode, i_ino);
@@ -69,6 +114,7 @@ INLINE void describe(struct file_info *info, struct file *file, u8 how)
 	info->how = how;
 	info->state = 0;
 	info->path_full = 0;
+	info->ctime = how == HOW_MAP_EXEC || how == HOW_OPEN ? changed_at(inode) : 0;
 }
 
 /* tell_repeats tells the count of one slot of the current thread, and empties it. */
@@ -116,7 +162,8 @@ INLINE bool8 same(const struct seen *seen, const struct seen *now)
 	return seen->taken && seen->path.dentry == now->path.dentry && seen->path.mnt == now->path.mnt &&
 	       seen->name == now->name && seen->file.inode == now->file.inode &&
 	       seen->file.fmode == now->file.fmode && seen->file.how == now->file.how &&
-	       seen->file.state == now->file.state;
+	       seen->file.state == now->file.state &&
+	       (now->file.how != HOW_MAP_EXEC || seen->file.ctime == now->file.ctime);
 }
 
 /* seen_before counts an act that the thread's memory has, or makes room for it: then *at is its slot. */

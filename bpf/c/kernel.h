@@ -25,6 +25,7 @@ typedef long long s64;
 typedef u8 bool8;
 
 #define NULL ((void *)0)
+#define MAX_ERRNO 4095
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
 /* Verified once and by itself, whatever its callers know; takes numbers only. */
@@ -92,6 +93,9 @@ static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)
 		read_kernel(&v_, sizeof(v_), __builtin_preserve_access_index(&p_->field)); \
 		v_;                                                                     \
 	})
+
+/* HAS is whether this kernel's type has the field. */
+#define HAS(p, field) __builtin_preserve_field_info((p)->field, 2)
 
 /*
  * at_most bounds a length so that the verifier can follow it: without the
@@ -204,6 +208,7 @@ struct dentry {
 	struct hlist_bl_node d_hash; /* unhashed: pprev is NULL */
 	struct dentry *d_parent;     /* itself where it has none */
 	struct qstr d_name;
+	struct inode *d_inode;
 } KERNEL_TYPE;
 
 struct vfsmount {
@@ -214,6 +219,7 @@ struct mount {
 	struct mount *mnt_parent; /* itself where it has none */
 	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
+	void *mnt_ns; /* an error pointer: the kernel's own mount */
 } KERNEL_TYPE;
 
 /* Read as a whole, and kept in structures of our own. */
@@ -226,11 +232,38 @@ struct fs_struct {
 	struct path root, pwd;
 } KERNEL_TYPE;
 
+/*
+ * The time of an inode's last change has had three shapes: up to 6.5, up to
+ * 6.10, and since. What follows ___ is not part of a type's name for CO-RE.
+ */
+struct timespec64 {
+	s64 tv_sec;
+	s64 tv_nsec;
+} KERNEL_TYPE;
+
+struct inode___6_1 {
+	struct timespec64 i_ctime;
+} KERNEL_TYPE;
+
+struct inode___6_6 {
+	struct timespec64 __i_ctime;
+} KERNEL_TYPE;
+
+struct inode___6_11 {
+	s64 i_ctime_sec;
+	u32 i_ctime_nsec;
+} KERNEL_TYPE;
+
 struct file {
 	u32 f_mode;
 	struct path f_path;
 	struct inode *f_inode;
 	void *private_data;
+} KERNEL_TYPE;
+
+struct backing_file { /* 6.5; user_path since 6.7 */
+	struct file file;
+	struct path user_path;
 } KERNEL_TYPE;
 
 struct vm_area_struct {

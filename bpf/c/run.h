@@ -198,7 +198,7 @@ INLINE bool8 emit_now(const struct member *m, struct header *h, u32 size)
 	unread = ringbuf_query(ring, RING_AVAIL_DATA);
 	if (unread > m->run->room[class])
 		return count_lost(m, h, size);
-	if (unread > m->run->watermark)
+	if (unread > m->run->watermark || (h->flags & F_SOON))
 		flags = RING_FORCE_WAKEUP;
 	if (ringbuf_output(ring, h, size, flags))
 		return count_lost(m, h, size);

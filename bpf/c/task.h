@@ -177,10 +177,11 @@ INLINE u32 add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
 	struct file_info info;
 	struct path at = READ(exe, f_path);
 
-	describe(&info, exe, 0);
+	describe(&info, exe, HOW_MAP_EXEC);
 	ev->inode = info.inode;
 	ev->dev = info.dev;
 	ev->mode = info.mode;
+	ev->ctime = info.ctime;
 	ev->path_full = ev->state = 0;
 	ev->path_len = append_walk(ev->data + at_most(off, 2 * FILE_CAP), at, lane, &ev->path_full, &ev->state);
 	return ev->path_len;
@@ -254,6 +255,9 @@ INLINE void on_exec(const struct member *m, struct task_struct *task, struct lin
 	}
 	fill_exec(m, ev, task, mm, bprm);
 	len = add_names(ev, bprm, READ(mm, exe_file), copy);
+	/* What has no name can only be hashed while the process lives. */
+	if (m->run->started && ev->state != PATH_ROOTED)
+		ev->h.flags |= F_SOON;
 	ev->chunk_len = add_args(ev, len, start, READ(mm, arg_end) - start);
 	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len + ev->chunk_len, sizeof(ev->data)));
 	send_rest(m, mm, copy);

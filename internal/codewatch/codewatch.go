@@ -263,10 +263,11 @@ func (w *Watch) Wait() int {
 
 // Close ends the watch. Hashes that hang are left behind.
 func (w *Watch) Close() error {
+	err := w.mounts.close()
 	if w.group == nil {
-		return nil
+		return err
 	}
-	err := errors.Join(w.group.unmark(), w.group.close())
+	err = errors.Join(err, w.group.unmark(), w.group.close())
 	close(w.closed)
 	w.tasks.Wait()
 	return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -124,7 +125,8 @@ func (w *Watch) digest(e *entry, f *os.File, out *File, keep bool) {
 	case keyOf(&st) != e.key:
 		out.State = Raced
 	case st.Dev == memfdDev():
-		out.State = Memfd
+		out.State, out.Gone = Memfd, false // it never had a name
+		out.Path = strings.TrimPrefix(out.Path, "/")
 	default:
 		out.State = OK
 	}

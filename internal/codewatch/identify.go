@@ -2,6 +2,7 @@ package codewatch
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -53,27 +54,58 @@ func (i *identity) file(links uint64) File {
 	return f
 }
 
+// open opens the run's own table of mounts, once, while a process of the run
+// waits: what it shows can be read when that is gone.
+func (m *mounts) open(pid uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.table == nil && !m.read {
+		m.table, _ = os.Open("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/mountinfo") // find tries again
+	}
+}
+
+func (m *mounts) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.read = true
+	if m.table == nil {
+		return nil
+	}
+	return m.table.Close()
+}
+
 // find returns a mount by its number. Nothing inside can mount, so the run's
 // own table, in which the merged trees and the parts of the scratch file system
 // are, is read once.
 func (m *mounts) find(id uint64, pid uint32) (mount, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	found, ok := m.byID[id]
-	if ok || m.read || pid == 0 {
+	if found, ok := m.have(id); ok || pid == 0 {
 		return found, ok
 	}
-	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/mountinfo")
-	if err != nil {
-		return found, false
+	m.open(pid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.read || m.table == nil {
+		found, ok := m.byID[id]
+		return found, ok
 	}
 	m.read = true
+	text, err := io.ReadAll(m.table)
+	if err != nil {
+		return mount{}, false
+	}
 	for _, h := range parseMounts(text) {
 		if _, marked := m.byID[h.id]; !marked {
 			m.byID[h.id] = h.as(false)
 		}
 	}
-	found, ok = m.byID[id]
+	found, ok := m.byID[id]
+	return found, ok
+}
+
+func (m *mounts) have(id uint64) (mount, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, ok := m.byID[id]
 	return found, ok
 }
 

@@ -34,9 +34,10 @@ type mount struct {
 
 // mounts are the run's mounts by the kernel's number (statx(2), stx_mnt_id).
 type mounts struct {
-	mu   sync.Mutex
-	byID map[uint64]mount
-	read bool // the run's own table
+	mu    sync.Mutex
+	byID  map[uint64]mount
+	table *os.File // the run's own
+	read  bool     // byID has what is in it
 }
 
 // Mark marks mounts, with all that is mounted in them: a mark on a mount does not

@@ -48,6 +48,7 @@ func (w *Watch) count(add func(*Counts)) {
 
 // hold answers one event: at once when the file is known, else when it is.
 func (w *Watch) hold(e event) {
+	w.mounts.open(e.pid)
 	ent, err := w.lookup(e.fd, e.pid)
 	if err != nil { // it cannot even be told which file it is
 		w.opened(e.pid, &File{State: Error})

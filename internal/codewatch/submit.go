@@ -12,24 +12,55 @@ import (
 
 // Request is a file that was executed without an event of fanotify.
 type Request struct {
-	ID      ID       // as the sensor told it
-	Version *Version // likewise; nil: not told
-	PID     uint32   // of a process of the run
-	Keep    bool     // the content is wanted, wherever it comes from
+	ID     ID     // as the sensor told it
+	Ctime  int64  // likewise; 0: not told
+	PID    uint32 // of a process of the run
+	Parent uint32 // its parent; 0: not told
+	Keep   bool   // the content is wanted, wherever it comes from
 
 	// Done is called once with the outcome, from any goroutine.
 	Done func(*File)
 }
 
-// Exe asks for what the process runs. It is opened before Exe returns: a process
-// that ends then does not matter.
+// Exe asks for what the process runs, or, when that is gone, for what its parent
+// may still hold open: memory is often executed by a child of whoever filled it.
+// It is opened before Exe returns: a process that ends then does not matter.
 func (w *Watch) Exe(r Request) {
-	f, err := openPath(unix.AT_FDCWD, "/proc/"+strconv.FormatUint(uint64(r.PID), 10)+"/exe", 0)
+	f, err := openPath(unix.AT_FDCWD, procDir(r.PID)+"/exe", 0)
 	if err != nil {
+		f = w.heldBy(r.Parent, r.ID)
+	}
+	if f == nil {
 		r.Done(r.gone())
 		return
 	}
 	w.Open(f, r)
+}
+
+func procDir(pid uint32) string { return "/proc/" + strconv.FormatUint(uint64(pid), 10) }
+
+// heldBy looks for a file among the first descriptors of a process; nil when it is not there.
+func (w *Watch) heldBy(pid uint32, id ID) *os.File {
+	const most = 256
+	dir, err := os.Open(procDir(pid) + "/fd")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(most)
+	for _, n := range names {
+		f, err := openPath(int(dir.Fd()), n, 0)
+		if err != nil {
+			continue
+		}
+		var stx unix.Statx_t // first, since it is cheap
+		err = unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &stx)
+		if err == nil && stx.Ino == id.Ino && w.mounts.identify(int(f.Fd()), pid).ID == id {
+			return f
+		}
+		f.Close()
+	}
+	return nil
 }
 
 // Path asks for what lies at an absolute path of the run, below its root. The
@@ -64,9 +95,7 @@ func (w *Watch) Text(content []byte) *File {
 
 func (r *Request) gone() *File {
 	f := &File{ID: r.ID, State: Raced}
-	if r.Version != nil {
-		f.Version = *r.Version
-	}
+	f.Ctime = r.Ctime
 	return f
 }
 
@@ -118,9 +147,9 @@ func (w *Watch) inspect(f *os.File, r Request) *File {
 	}
 	<-e.done
 	out := &e.File
-	if r.Version != nil && *r.Version != out.Version {
+	if r.Ctime != 0 && r.Ctime != out.Ctime {
 		raced := *out
-		raced.Version, raced.State = *r.Version, Raced
+		raced.Ctime, raced.State = r.Ctime, Raced
 		return &raced
 	}
 	if r.Keep && !out.Stored {

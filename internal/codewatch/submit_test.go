@@ -36,7 +36,6 @@ func TestPath(t *testing.T) {
 	id := idOf(t, name)
 	var st unix.Stat_t
 	must(t, unix.Stat(name, &st))
-	now := Version{st.Ctim.Nano(), st.Size}
 	for _, c := range []struct {
 		name, path string
 		r          Request
@@ -44,8 +43,8 @@ func TestPath(t *testing.T) {
 		stored     bool
 	}{
 		{"the file", name, Request{ID: id}, OK, true},
-		{"and its version", name, Request{ID: id, Version: &now}, OK, true},
-		{"another version", name, Request{ID: id, Version: &Version{now.Ctime - 1, now.Size}}, Raced, true},
+		{"and its version", name, Request{ID: id, Ctime: st.Ctim.Nano()}, OK, true},
+		{"another version", name, Request{ID: id, Ctime: st.Ctim.Nano() - 1}, Raced, true},
 		{"another file", "/bin/true", Request{ID: id}, Raced, false},
 		{"no file", name + ".gone", Request{ID: id}, Raced, false},
 		{"a link to it", name + ".link", Request{ID: id}, Raced, false},
@@ -93,7 +92,7 @@ func TestMemfd(t *testing.T) {
 		}
 	}
 	f := ask(t, v.Exe, Request{ID: idOf(t, exe), PID: uint32(cmd.Process.Pid)})
-	if f.State != Memfd || f.SHA256 != sumOf(t, "/bin/sleep") || !f.Gone || f.Path != "/memfd:x" || !f.Stored {
+	if f.State != Memfd || f.SHA256 != sumOf(t, "/bin/sleep") || f.Gone || f.Path != "memfd:x" || !f.Stored {
 		t.Errorf("%+v", f)
 	}
 	if f := ask(t, v.Exe, Request{ID: ID{1, 2}, PID: uint32(cmd.Process.Pid)}); f.State != Raced || f.SHA256 != "" {
