@@ -33,11 +33,12 @@ func dirOf(p string) string { return path.Dir(p) }
 // lockPath is the file whose lock says that a run's supervisor lives.
 func lockPath(dir, id string) string { return filepath.Join(dir, "live", id) }
 
-// alive reports whether the supervisor of a run still holds its lock.
+// alive reports whether the supervisor of a run still holds its lock. Where that
+// cannot be asked (no descriptors or memory left), the run is not taken for dead.
 func alive(dir, id string) bool {
 	f, err := os.OpenFile(lockPath(dir, id), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return false
+		return !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ELOOP)
 	}
 	defer f.Close()
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil

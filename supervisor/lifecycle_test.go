@@ -17,10 +17,13 @@ import (
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
 
+var heldLock *os.File // a variable of the package: a local one is closed by the collector
+
 func holdLock() {
-	f, err := os.OpenFile(os.Getenv("LOCK"), os.O_RDWR|os.O_CREATE, 0o600)
+	var err error
+	heldLock, err = os.OpenFile(os.Getenv("LOCK"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = unix.Flock(int(heldLock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	fmt.Println("held", err == nil)
 	select {}
@@ -161,5 +164,20 @@ func TestExplain(t *testing.T) {
 	r.plan.View = []Entry{grant("/bin ro")}
 	if got := r.whereOnHost(); got != "the host does not have it either on this PATH" {
 		t.Error(got)
+	}
+}
+
+// A run that cannot be asked about must not be swept away.
+func TestAliveWithoutDescriptors(t *testing.T) {
+	run := t.TempDir()
+	must(t, os.Mkdir(filepath.Dir(lockPath(run, "x")), 0o700), os.WriteFile(lockPath(run, "x"), nil, 0o600))
+	var old unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	t.Cleanup(func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) })
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: old.Max}))
+	got := alive(run, "x")
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	if !got {
+		t.Error("a run is taken for dead when no descriptor is left to ask with")
 	}
 }
