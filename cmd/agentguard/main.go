@@ -18,9 +18,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/agentguard/agentguard/internal/netguard"
-	"github.com/agentguard/agentguard/supervisor"
 )
 
 // version is set by the linker: -X main.version=...
@@ -33,9 +30,12 @@ var version = "devel"
 //     come only when no command is running;
 //   - what came from a command is quoted (trace.Quote);
 //   - machines read --json, never these lines.
+//
+// Elsewhere than on Linux there is nothing to run, and the commands that read
+// copied records remain: see table_other.go.
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == netguard.Mode { // started by supervisor, not by people
-		os.Exit(netguard.Main())
+	if status, ok := helper(os.Args); ok { // started by supervisor, not by people
+		os.Exit(status)
 	}
 	os.Exit(run(os.Args[1:]))
 }
@@ -46,7 +46,6 @@ type status int
 func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 func run(args []string) int {
-	supervisor.Version = version
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.Execute()
@@ -58,7 +57,12 @@ func run(args []string) int {
 		return int(s)
 	}
 	say(err)
-	return supervisor.StatusOf(err)
+	return statusOf(err)
+}
+
+// tell prints one line of ours.
+func tell(format string, a ...any) {
+	fmt.Fprintf(os.Stderr, "agentguard: "+format+"\n", a...)
 }
 
 // say prints every line of an error as a line of ours.
@@ -84,7 +88,6 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newExec(), newDiff(), newCommit(), newDiscard(), newCommitApply(),
-		newPolicy(), newRuns(), newTrace(), newExplain(), newInit(), newProfile(), newKeys(), newDoctor(), newVersion())
+	root.AddCommand(commands()...)
 	return root
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -40,11 +42,6 @@ func writeJSON(f *os.File, res *runs.Result) error {
 		return fmt.Errorf("writing the result: %w", err)
 	}
 	return nil
-}
-
-// tell prints one line of ours.
-func tell(format string, a ...any) {
-	fmt.Fprintf(os.Stderr, "agentguard: "+format+"\n", a...)
 }
 
 // summarise says after a run what a person must know: which limit ended it,

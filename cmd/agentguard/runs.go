@@ -1,9 +1,10 @@
+//go:build linux
+
 package main
 
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 
@@ -131,21 +132,4 @@ func copyFile(d *runs.RunDir, name string) error {
 	defer f.Close()
 	_, err = f.WriteTo(os.Stdout)
 	return err
-}
-
-func newVersion() *cobra.Command {
-	c := &cobra.Command{Use: "version", Short: "Print version and build", Args: cobra.NoArgs}
-	asJSON := c.Flags().Bool("json", false, "as JSON")
-	c.RunE = func(*cobra.Command, []string) error {
-		v := supervisor.Build()
-		if *asJSON {
-			return json.NewEncoder(os.Stdout).Encode(v)
-		}
-		fmt.Printf("agentguard %s %s/%s %s\n", v.Version, v.OS, v.Arch, v.Go)
-		for _, s := range v.Seams {
-			fmt.Printf("test build: %s can be switched off\n", s)
-		}
-		return nil
-	}
-	return c
 }
