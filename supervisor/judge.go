@@ -96,7 +96,15 @@ func (r *recorder) judgeSocket(*bpf.Event) {
 // path, so that Landlock would not have been the one to refuse.
 func (r *recorder) granted(e *trace.Event) bool {
 	g := r.grantOf(string(e.Path))
-	return g != nil && (g.Access == "rw" || (!writes(e) && g.Access != "list"))
+	switch {
+	case g == nil:
+		return false
+	case g.Access == "rw":
+		return true
+	case e.Kind == trace.KindExecFail:
+		return g.Access == "ro" // what is plain can be read, and not executed
+	}
+	return !writes(e) && g.Access != "list"
 }
 
 // grantOf returns the entry of the view that an absolute path lies in.

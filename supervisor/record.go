@@ -83,7 +83,11 @@ func (r *recorder) fill(b *bpf.Event) bool {
 		r.exit(b)
 	case bpf.ExecFail:
 		r.call(b, trace.KindExecFail)
-		r.judgeMissing()
+		if errno := unix.Errno(-b.Ret); errno == unix.EACCES || errno == unix.EPERM {
+			r.judge(b)
+		} else {
+			r.judgeMissing()
+		}
 	case bpf.Deny:
 		return r.deny(b)
 	case bpf.Call:

@@ -34,7 +34,7 @@ func (r *recorder) startExec(b *bpf.Event) {
 	e, x := &r.ev, &b.Exec
 	e.Kind = trace.KindExec
 	e.Proc.PPid, e.Proc.PStart, e.Proc.NSPid = x.PPID, x.ParentTime, x.NSPID
-	r.kernelPath(&x.Image, uint16(unix.S_IFREG), x.Inode)
+	r.kernelPath(&x.Image, x.Mode, x.Inode)
 	e.PathSource = trace.PathKernel
 	e.DevMajor, e.DevMinor, e.Ino = unix.Major(x.Dev), unix.Minor(x.Dev), x.Inode
 	e.Ctime = x.Ctime
