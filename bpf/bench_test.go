@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"testing"
@@ -90,11 +89,9 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	record := make([]byte, headerSize+56)
+	record := make([]byte, headerSize+bodies[Deny].size)
 	record[0] = byte(Deny)
-	order.PutUint16(record[headerSize+48:], 12)
-	record = append(record, "/etc/shadow\x00"...)
-	record = append(record, bytes.Repeat([]byte{0}, 4)...)
+	record = append(record, "/etc/shadow\x00\x00\x00\x00\x00"...)
 	var ev Event
 	b.ReportAllocs()
 	for b.Loop() {

@@ -106,7 +106,9 @@ func (b *brake) report() (times uint64, total time.Duration, err error) {
 
 // watch starts the second thread on the ring's descriptor and returns what ends
 // it and lets the run go on.
-func (b *brake) watch(ring int) (stop func() error, err error) {
+//
+// Where the programs wake nobody (doubled in c/run.h) it polls.
+func (b *brake) watch(ring int, polls bool) (stop func() error, err error) {
 	if b == nil {
 		return func() error { return nil }, nil
 	}
@@ -126,7 +128,7 @@ func (b *brake) watch(ring int) (stop func() error, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.wait(epoll, wake)
+		b.wait(epoll, wake, polls)
 	}()
 	return func() error {
 		_, err := unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -137,13 +139,17 @@ func (b *brake) watch(ring int) (stop func() error, err error) {
 }
 
 // wait looks at each wake-up of the ring's, which comes when it holds more than
-// the watermark. The thread ends with it: its priority is no other goroutine's.
-func (b *brake) wait(epoll, wake int) {
+// the watermark, or all the time. The thread ends with it: its priority is no other goroutine's.
+func (b *brake) wait(epoll, wake int, polls bool) {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // only quicker: the wait in BPF covers the rest
 	var events [2]unix.EpollEvent
+	timeout := -1
+	if polls {
+		timeout = int(pollEvery.Milliseconds())
+	}
 	for {
-		n, err := unix.EpollWait(epoll, events[:], -1)
+		n, err := unix.EpollWait(epoll, events[:], timeout)
 		if err != nil && err != unix.EINTR {
 			return
 		}

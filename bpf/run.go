@@ -67,6 +67,8 @@ const (
 	// flushEvery bounds how long an event waits while the ring is quiet: the
 	// programs wake the reader only above the watermark.
 	flushEvery = 10 * time.Millisecond
+	// pollEvery is how long it waits where they never do, while the ring is not quiet.
+	pollEvery = time.Millisecond
 )
 
 // Start binds the cgroup and begins to observe it. When it returns, everything
@@ -330,19 +332,27 @@ func (r *Run) missed() (uint64, error) {
 // and its slices are valid during the call only. Gaps that are certain are
 // delivered as events of type Lost; those of the last second are in Stats.
 func (r *Run) Read(fn func(*Event) error) (err error) {
-	stop, err := r.brake.watch(r.slot.ring.FD())
+	polls := len(r.programs.tracing) > copiesFrom
+	stop, err := r.brake.watch(r.slot.ring.FD(), polls)
 	if err != nil {
 		return fmt.Errorf("bpf: brake: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	quiet := false
 	r.reader.SetDeadline(time.Now().Add(flushEvery))
 	for n := uint(1); ; n++ {
 		err := r.reader.ReadInto(&r.record)
 		switch {
 		case err == nil:
+			quiet = false
 			err = r.deliver(fn)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			r.reader.SetDeadline(time.Now().Add(flushEvery))
+			wait := flushEvery
+			if polls && !quiet {
+				wait = pollEvery
+			}
+			quiet = true
+			r.reader.SetDeadline(time.Now().Add(wait))
 			n, err = 0, nil
 		case errors.Is(err, ringbuf.ErrFlushed):
 			if r.stopping.Load() {
