@@ -50,6 +50,7 @@ type Run struct {
 	event, lost  Event
 	gaps         gapTracker
 	brake        *brake // nil: none
+	quiet        bool   // nothing was read since the reader last waited
 	position     func() uint64
 	missedBefore [len(tracingNames)]uint64
 	rules        []Rule
@@ -332,27 +333,20 @@ func (r *Run) missed() (uint64, error) {
 // and its slices are valid during the call only. Gaps that are certain are
 // delivered as events of type Lost; those of the last second are in Stats.
 func (r *Run) Read(fn func(*Event) error) (err error) {
-	polls := len(r.programs.tracing) > copiesFrom
-	stop, err := r.brake.watch(r.slot.ring.FD(), polls)
+	stop, err := r.brake.watch(r.slot.ring.FD(), r.polls())
 	if err != nil {
 		return fmt.Errorf("bpf: brake: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	quiet := false
 	r.reader.SetDeadline(time.Now().Add(flushEvery))
 	for n := uint(1); ; n++ {
 		err := r.reader.ReadInto(&r.record)
 		switch {
 		case err == nil:
-			quiet = false
+			r.quiet = false
 			err = r.deliver(fn)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			wait := flushEvery
-			if polls && !quiet {
-				wait = pollEvery
-			}
-			quiet = true
-			r.reader.SetDeadline(time.Now().Add(wait))
+			r.reader.SetDeadline(time.Now().Add(r.patience()))
 			n, err = 0, nil
 		case errors.Is(err, ringbuf.ErrFlushed):
 			if r.stopping.Load() {
@@ -372,6 +366,18 @@ func (r *Run) Read(fn func(*Event) error) (err error) {
 			return err
 		}
 	}
+}
+
+// polls reports whether the tracing programs wake nobody: doubled in c/run.h.
+func (r *Run) polls() bool { return len(r.programs.tracing) > copiesFrom }
+
+// patience is how long the reader waits for events after it has found the ring empty.
+func (r *Run) patience() time.Duration {
+	if r.polls() && !r.quiet {
+		r.quiet = true
+		return pollEvery
+	}
+	return flushEvery
 }
 
 func (r *Run) deliver(fn func(*Event) error) error {
