@@ -1,0 +1,164 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// attachTracing joins the sensor's links, or makes them where no live run has
+// them. Each run holds descriptors of the same links, so that the last one to
+// close (or to die) detaches at once; they are not pinned, since the removal of
+// a pin detaches some time later, when the next run may have attached again and
+// would be told everything twice. The lock is held.
+func (p *Programs) attachTracing(r *Run) error {
+	hurried := false
+	for i := range p.tracing {
+		l, err := p.joinLink(i)
+		if err != nil {
+			return err
+		}
+		if l == nil && !hurried {
+			p.hurryRCU()
+			hurried = true
+		}
+		if l == nil {
+			l, err = p.makeLink(i)
+		}
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", tracingNames[i], err)
+		}
+		r.links = append(r.links, l)
+	}
+	return nil
+}
+
+// joinLink opens the link of a tracing program that a live run holds; nil where there is none.
+func (p *Programs) joinLink(i int) (link.Link, error) {
+	var id uint32
+	if err := p.links.Lookup(uint32(i), &id); err != nil || id == 0 {
+		return nil, err
+	}
+	l, err := link.NewFromID(link.ID(id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := l.Info()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	prog, err := infoOf(p.tracing[i].FD())
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if uint32(info.Program) != prog.ID {
+		return nil, l.Close() // the number was given to another link since
+	}
+	return l, nil
+}
+
+func (p *Programs) makeLink(i int) (link.Link, error) {
+	var l link.Link
+	var err error
+	for range 100 {
+		l, err = link.AttachTracing(link.TracingOptions{Program: p.tracing[i], AttachType: ebpf.AttachTraceRawTp})
+		// Before Linux 6.10: a killed supervisor's link is on its way out.
+		if !errors.Is(err, unix.EEXIST) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := l.Info()
+	if err == nil {
+		err = p.links.Put(uint32(i), uint32(info.ID))
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// leaveTracing closes the run's links, which detaches the sensor if no other
+// run holds them. The lock is held.
+func (r *Run) leaveTracing() error {
+	var errs []error
+	for _, l := range r.links {
+		errs = append(errs, l.Close())
+	}
+	r.links = nil
+	now := time.Now()
+	path := r.programs.detachedPath()
+	err := os.Chtimes(path, now, now)
+	if errors.Is(err, os.ErrNotExist) {
+		err = os.WriteFile(path, nil, 0o600)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// hurryRCU ends the RCU grace period that a tracepoint waits for when it is
+// attached again right after it was detached (kernel/tracepoint.c,
+// TP_TRANSITION_SYNC_1_0_1): 10 to 16 ms for runs that follow each other. Giving
+// up a mount waits for an expedited one (fs/namespace.c, namespace_unlock), which
+// takes 0.1 ms and counts for both. A failure costs only the wait.
+func (p *Programs) hurryRCU() {
+	st, err := os.Stat(p.detachedPath())
+	if err != nil || time.Since(st.ModTime()).Abs() > 100*time.Millisecond {
+		return
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err == nil {
+		unix.Close(fd)
+	}
+}
+
+// detachedPath is a file whose modification time is that of the last detach.
+func (p *Programs) detachedPath() string {
+	return lockPath(p.cfg.PinDir, "detached")
+}
+
+// misses counts by program how often the kernel skipped it, because it was
+// running on that CPU already, for whatever process of the host.
+func (p *Programs) misses() ([len(tracingNames)]uint64, error) {
+	var misses [len(tracingNames)]uint64
+	for i, prog := range p.tracing {
+		stats, err := prog.Stats()
+		if err != nil {
+			return misses, err
+		}
+		misses[i] = stats.RecursionMisses
+	}
+	return misses, nil
+}
+
+// missed bounds the events that were lost that way since the run began: what
+// one of two copies skipped, the other may have seen.
+func (r *Run) missed() (uint64, error) {
+	now, err := r.programs.misses()
+	if err != nil {
+		return 0, err
+	}
+	for i := range now {
+		now[i] -= r.missedBefore[i]
+	}
+	if len(r.programs.tracing) > copiesFrom {
+		for i, copied := range now[copiesFrom:] {
+			now[i], now[copiesFrom+i] = min(now[i], copied), 0
+		}
+	}
+	var sum uint64
+	for _, n := range now {
+		sum += n
+	}
+	return sum, nil
+}
