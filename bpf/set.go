@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -89,7 +87,7 @@ func (p *Programs) openSet(parent uint64) (err error) {
 		name string
 		to   **ebpf.Map
 	}{{"runs", &p.runs}, {"rings", &p.rings}, {"counts", &p.counts}, {"links", &p.links}} {
-		if *m.to, err = ebpf.LoadPinnedMap(p.pin(m.name), nil); err != nil {
+		if *m.to, err = pinnedMap(p.pin(m.name), 0); err != nil {
 			return err
 		}
 	}
@@ -98,7 +96,10 @@ func (p *Programs) openSet(parent uint64) (err error) {
 		return err
 	}
 	for i, name := range cgroupNames {
-		if err := p.verifyAttached(i, meta[i]); err != nil {
+		if i >= optionalFrom && meta[i].Prog == 0 {
+			continue
+		}
+		if err := verifyLink(p.pin("l_"+name), attachTypes[i], meta[i], parent); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -108,7 +109,7 @@ func (p *Programs) openSet(parent uint64) (err error) {
 		if i >= copiesFrom && want.Prog == 0 {
 			continue
 		}
-		prog, err := ebpf.LoadPinnedProgram(p.pin("p_"+name), nil)
+		prog, err := pinnedProgram(p.pin("p_" + name))
 		if err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (p *Programs) closeSet() {
 
 func readMeta(path string) ([metaEntries]metaEntry, error) {
 	var entries [metaEntries]metaEntry
-	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	m, err := pinnedMap(path, unix.BPF_F_RDONLY)
 	if err != nil {
 		return entries, err
 	}
@@ -140,20 +141,19 @@ func readMeta(path string) ([metaEntries]metaEntry, error) {
 	return entries, m.Lookup(uint32(0), &entries)
 }
 
-// verifyAttached checks that the program which was loaded is still attached to
-// the parent cgroup. Nothing else can have its number: the kernel gives out the
-// next one each time, and comes back to the first after 2^31. The pin must be
-// there too: without it the kernel is about to detach the program.
-func (p *Programs) verifyAttached(i int, want metaEntry) error {
-	if i >= optionalFrom && want.Prog == 0 {
-		return nil
-	}
-	if _, err := os.Lstat(p.pin("l_" + cgroupNames[i])); err != nil {
+// verifyLink checks that the pinned link still joins the program that was
+// loaded to the parent cgroup. A link whose cgroup is gone has the id 0. Nothing
+// else can have the program's number: the kernel gives out the next one each
+// time, and comes back to the first after 2^31.
+func verifyLink(path string, hook ebpf.AttachType, want metaEntry, parent uint64) error {
+	fd, err := objGet(path, 0)
+	if err != nil {
 		return err
 	}
-	ids, err := attachedTo(int(p.parent.Fd()), attachTypes[i])
-	if err == nil && !slices.Contains(ids, want.Prog) {
-		err = errors.New("program was detached")
+	defer unix.Close(fd)
+	info, err := linkInfoOf(fd)
+	if err == nil && (info.Cgroup != parent || info.Prog != want.Prog || info.Hook != uint32(hook)) {
+		err = errors.New("link was changed")
 	}
 	return err
 }
@@ -280,14 +280,10 @@ func removeSet(pinDir, name string) error {
 // of different builds need different parents.
 func Build() string { return fmt.Sprintf("%x", objects())[:8] }
 
-// objects tells builds apart by their objects and call table. A sum of 32 bits
-// of each object is enough, where nobody but root chooses them, and takes a tenth
-// of the time of a digest of all: every start pays for it.
+// objects tells builds apart by their objects and call table.
 var objects = sync.OnceValue(func() [sha256.Size]byte {
-	h, table := sha256.New(), crc32.MakeTable(crc32.Castagnoli)
-	for _, b := range [][]byte{_EgressBytes, _SensorBytes, _UnixsockBytes} {
-		h.Write(binary.LittleEndian.AppendUint32(nil, crc32.Checksum(b, table)))
-	}
+	h := sha256.New()
+	h.Write([]byte(objectsDigest))
 	for _, call := range callTable() {
 		h.Write([]byte{call.Path, call.Path2, call.Dir, call.Dir2, call.Addr, call.File, call.Extent, call.Act})
 		h.Write(order.AppendUint16(nil, call.Flags))

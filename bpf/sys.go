@@ -8,9 +8,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two calls of bpf(2) that the library makes dearer than the launch path can
-// pay: it reads maps, names and fdinfo of each program with the one, and asks
-// twice with the other.
+// Calls of bpf(2) that the library makes dearer than the launch path can pay: it
+// reads maps, names and fdinfo of each program, asks for each link twice, and
+// opens what is pinned only after it has created a map as a test.
+
+// pinnedMap opens a pinned map; flags is 0 or BPF_F_RDONLY.
+func pinnedMap(path string, flags uint32) (*ebpf.Map, error) {
+	fd, err := objGet(path, flags)
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewMapFromFD(fd) // takes the descriptor over
+}
+
+// pinnedProgram opens a pinned program.
+func pinnedProgram(path string) (*ebpf.Program, error) {
+	fd, err := objGet(path, 0)
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewProgramFromFD(fd) // takes the descriptor over
+}
+
+func objGet(path string, flags uint32) (int, error) {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	attr := struct {
+		path      unsafe.Pointer
+		fd, flags uint32
+	}{path: unsafe.Pointer(name), flags: flags}
+	fd, err := bpfCall(unix.BPF_OBJ_GET, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
 
 // progInfo is the head of struct bpf_prog_info (include/uapi/linux/bpf.h); the
 // kernel fills as much as is asked for.
@@ -22,27 +56,31 @@ type progInfo struct {
 
 func infoOf(fd int) (progInfo, error) {
 	var info progInfo
-	attr := struct {
-		fd, len uint32
-		info    unsafe.Pointer // a pointer to the garbage collector too: stacks move
-	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
-	_, err := bpfCall(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	err := objInfo(fd, unsafe.Pointer(&info), unsafe.Sizeof(info))
 	return info, err
 }
 
-// maxAttached is BPF_CGROUP_MAX_PROGS (include/linux/bpf-cgroup.h).
-const maxAttached = 64
-
-// attachedTo lists the ids of the programs that are attached to the cgroup itself.
-func attachedTo(cgroup int, hook ebpf.AttachType) ([]uint32, error) {
-	var ids [maxAttached]uint32
+func objInfo(fd int, info unsafe.Pointer, size uintptr) error {
 	attr := struct {
-		target, hook, queryFlags, attachFlags uint32
-		ids                                   unsafe.Pointer
-		count, _                              uint32
-	}{target: uint32(cgroup), hook: uint32(hook), ids: unsafe.Pointer(&ids), count: maxAttached}
-	_, err := bpfCall(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
-	return ids[:min(attr.count, maxAttached)], err
+		fd, len uint32
+		info    unsafe.Pointer // a pointer to the garbage collector too: stacks move
+	}{uint32(fd), uint32(size), info}
+	_, err := bpfCall(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return err
+}
+
+// linkInfo is the head of struct bpf_link_info of a cgroup link.
+type linkInfo struct {
+	Type, ID, Prog, _ uint32
+	Cgroup            uint64
+	Hook              uint32 // BPF_CGROUP_*
+	_                 uint32
+}
+
+func linkInfoOf(fd int) (linkInfo, error) {
+	var info linkInfo
+	err := objInfo(fd, unsafe.Pointer(&info), unsafe.Sizeof(info))
+	return info, err
 }
 
 func bpfCall(cmd int, attr unsafe.Pointer, size uintptr) (int, error) {

@@ -15,9 +15,19 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
-// program builds the command's program and keeps what it needs open.
-func (r *Run) program() error {
-	files, err := r.leaf.JoinFiles(r.joined)
+// makeCalls lists the calls of PID 2. From here on there is a record to recover
+// should we die, and the lock says where.
+func (r *Run) makeCalls() error {
+	if _, err := r.lock.WriteString(r.state.Identity()); err != nil {
+		return err
+	}
+	return r.program(false)
+}
+
+// program builds the command's program and keeps what it needs open. joinV2 is
+// for a process that was not born in the leaf.
+func (r *Run) program(joinV2 bool) error {
+	files, err := r.leaf.JoinFiles(joinV2)
 	if err != nil {
 		return fmt.Errorf("the run's cgroups: %w", err)
 	}
@@ -32,7 +42,12 @@ func (r *Run) program() error {
 // envelope lets the process run its program up to execve. The plan is stored by
 // then: a command whose record cannot be begun is not run.
 func (r *Run) envelope() error {
-	if err := errors.Join(r.stdio.own(r.plan.Identity), r.program(), r.startRecord(), r.storePlan()); err != nil {
+	if r.joined { // PID 2 has one more cgroup to enter
+		if err := r.program(true); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(r.stdio.own(r.plan.Identity), r.startRecord(), r.storePlan()); err != nil {
 		return err
 	}
 	r.followNetwork()
@@ -92,13 +107,9 @@ func (r *Run) checkNamespaces() error {
 // startRecord writes the first event, with the plan's digest, and begins to
 // read what the sensor has seen since before PID 1 was born.
 func (r *Run) startRecord() error {
-	boot, err := bootID()
-	if err != nil {
-		return err
-	}
-	r.sealer = newSealer(r, boot)
+	r.sealer = newSealer(r, r.boot)
 	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{
-		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: boot, Settled: r.sealer.builder.Add,
+		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: r.boot, Settled: r.sealer.builder.Add,
 	})
 	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes", code: r.code}
 	r.sealer.begin()
@@ -106,7 +117,7 @@ func (r *Run) startRecord() error {
 		return err
 	}
 	start := trace.Event{
-		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: boot,
+		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: r.boot,
 		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON),
 	}
 	if err := r.rec.w.Append(&start); err != nil {

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"sync/atomic"
 )
@@ -40,6 +41,7 @@ func (r *Run) beside(list []step) *lane {
 		l.ended = append(l.ended, make(chan struct{}))
 	}
 	go func() {
+		growStack()
 		var err error
 		for i, s := range list {
 			if err == nil && l.stopped.Load() {
@@ -78,4 +80,14 @@ func (l *lane) join(err error) error {
 		return err
 	}
 	return l.errs[last]
+}
+
+// growStack makes the goroutine's stack as large as a launch needs at once. It
+// would otherwise be moved four times on the way, each time with a walk through
+// the tables of all its frames: 0.2 ms, and as many pages of the program touched.
+//
+//go:noinline
+func growStack() byte {
+	var room [24 << 10]byte
+	return room[len(os.Args)&(len(room)-1)]
 }

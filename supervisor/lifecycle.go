@@ -30,39 +30,13 @@ const (
 
 func dirOf(p string) string { return path.Dir(p) }
 
-// lockPath is the file whose lock says that a run's supervisor lives.
-func lockPath(dir, id string) string { return filepath.Join(dir, "live", id) }
-
-// alive reports whether the supervisor of a run still holds its lock. Where that
-// cannot be asked (no descriptors or memory left), the run is not taken for dead.
-func alive(dir, id string) bool {
-	f, err := os.OpenFile(lockPath(dir, id), os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ELOOP)
-	}
-	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
-}
-
-// sweepLocks removes the locks of supervisors that died between taking one and
-// removing it. Only locks that nobody holds and that are a minute old are
-// touched: a supervisor holds its lock from the instant it makes it.
-func sweepLocks(dir string) {
-	list, err := os.ReadDir(filepath.Dir(lockPath(dir, "x")))
-	if err != nil {
-		return // none has run yet
-	}
-	for _, e := range list {
-		info, err := e.Info()
-		if err == nil && time.Since(info.ModTime()) > time.Minute && !alive(dir, e.Name()) {
-			_ = os.Remove(lockPath(dir, e.Name()))
-		}
-	}
-}
-
 // openRecord makes the run's directory with its plan and its empty streams.
 // When the run cannot start, the directory goes: there is nothing to record.
 func (r *Run) openRecord() error {
+	var err error
+	if r.boot, err = bootID(); err != nil {
+		return err
+	}
 	dir, err := r.state.Create(r.id)
 	if err != nil {
 		return r.recordError(err)
@@ -122,7 +96,8 @@ func (r *Run) makeLeaf() error {
 	if err != nil {
 		return err
 	}
-	r.release.push("live lock", func() error { return errors.Join(os.Remove(lock.Name()), lock.Close()) })
+	r.lock = lock
+	r.release.push("live lock", r.unlock)
 	// Waits: another start may be asking, for an instant, whether anybody holds it.
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return os.NewSyscallError("flock", err)
@@ -132,8 +107,24 @@ func (r *Run) makeLeaf() error {
 	if err != nil {
 		return fmt.Errorf("the run's cgroup: %w", err)
 	}
-	r.release.push("cgroup", func() error { return r.leaf.Remove(5 * time.Second) })
+	r.release.push("cgroup", r.removeLeaf)
 	return r.openViews()
+}
+
+// removeLeaf removes the run's cgroup; twice is once.
+func (r *Run) removeLeaf() error {
+	err := r.leaf.Remove(5 * time.Second)
+	r.leafStays = err != nil
+	return err
+}
+
+// unlock gives up the lock. A leaf that could not be removed keeps the name of
+// its lock, so that the next start finds it.
+func (r *Run) unlock() error {
+	if r.leafStays {
+		return r.lock.Close()
+	}
+	return errors.Join(os.Remove(r.lock.Name()), r.lock.Close())
 }
 
 // openViews opens the leaf's directories for the view at /sys/fs/cgroup: on

@@ -58,7 +58,6 @@ type Plan struct {
 	Seams  []string `json:"seams,omitempty"` // layers that a test build has switched off
 
 	sources map[string]string // of limits, for the record
-	calls   string            // every system call of the command's process up to execve
 }
 
 // Limits bound the whole run; -1 means none.
@@ -155,7 +154,7 @@ func newPlan(in planInput) (*Plan, error) {
 	if plan.Gaps, err = gaps(p, h); err != nil {
 		return nil, err
 	}
-	plan.calls = commandProgram(plan, placeholders(plan)).Text()
+	noteCanary(plan)
 	return plan, nil
 }
 

@@ -13,7 +13,7 @@ import (
 // WriteCalls writes every system call that the run's process makes between its
 // birth and the command's first instruction, one a line.
 func (p *Plan) WriteCalls(w io.Writer) error {
-	_, err := io.WriteString(w, p.calls)
+	_, err := io.WriteString(w, commandProgram(p, placeholders(p)).Text())
 	return err
 }
 

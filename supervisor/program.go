@@ -71,6 +71,13 @@ func commandProgram(p *Plan, m materials) *initproc.Program {
 	return b.Program
 }
 
+// noteCanary puts the probes into a plan, which has them before the program exists.
+func noteCanary(p *Plan) {
+	p.Canary = nil
+	b := &builder{Program: &initproc.Program{}, plan: p, m: placeholders(p)}
+	b.canary()
+}
+
 const cwd = ^uint64(99) // AT_FDCWD (-100)
 
 func at() initproc.Arg   { return initproc.Value(cwd) }

@@ -57,6 +57,7 @@ type Run struct {
 	dir        *runs.RunDir
 	files      map[string]*os.File
 	stdio      *stdio
+	lock       *os.File // tells other starts that we live
 	leaf       *cgroup.Leaf
 	views      map[string]*os.File // the leaf's directories, shown inside
 	materials  materials
@@ -76,9 +77,11 @@ type Run struct {
 	joined     bool         // PID 1 was moved into the cgroup: births into it die here
 	stopSensor func() error // flushes, and waits until all is in the record
 	planJSON   []byte
+	boot       string       // the boot's id
 	storePlan  func() error // waits for plan.json
 	timing     timing
 	kept       bool // the run's directory holds a record of a command
+	leafStays  bool // the cgroup could not be removed
 }
 
 // runtimeDir and parentName are variables of a build, not of a run: tests of
@@ -139,10 +142,11 @@ func (r *Run) order() order {
 			{"dialler", r.startDialler}, // where there is an allowlist: the process that reaches it
 			{"record", r.openRecord},    // run directory, plan, trace, output copies
 			{"mounts", r.makeMaterials}, // the view and the ruleset, attached to nothing yet
+			{"calls", r.makeCalls},      // the list of calls of program.go, for PID 2
 		},
 		enclosing: []step{
 			{"network", r.openNetwork}, // where there is an allowlist: the holes in the wall
-			{"envelope", r.envelope},   // the list of calls of program.go, canary, execve
+			{"envelope", r.envelope},   // the calls are made: every layer, canary, execve
 			{"running", r.startRelays}, // output flows, signals are forwarded
 		},
 	}
@@ -152,6 +156,7 @@ func (r *Run) order() order {
 func Execute(ctx context.Context, cfg Config) (*runs.Result, error) {
 	r, started := newRun(cfg), time.Now()
 	slowMonitor(launchSlack)
+	growStack()
 	o := r.order()
 	err := r.steps(o.opening)
 	if err == nil {
@@ -267,31 +272,6 @@ func (r *Run) openState() error {
 		}
 	}
 	return nil
-}
-
-// sweep removes what killed supervisors left behind.
-func (r *Run) sweep() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	live := func(id string) bool { return alive(runtimeDir(), id) }
-	swept, err := r.host.parent.Sweep(ctx, live)
-	if len(seams()) == 0 {
-		old, oerr := r.host.layout.SweepOthers(ctx, cgroup.DefaultParent+"-", parentName(), live)
-		swept, err = append(swept, old...), errors.Join(err, oerr)
-	}
-	for _, id := range swept {
-		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
-		_ = os.Remove(lockPath(runtimeDir(), id))
-	}
-	if len(swept) > 0 && r.host.programs != nil {
-		err = errors.Join(err, bpf.Sweep(r.host.bpfConfig(runtimeDir())))
-	}
-	if err != nil { // one task that cannot be killed must not stop every later run
-		r.cfg.Log.Warn().Err(err).Msg("sweeping after a dead supervisor")
-	}
-	r.recoverDead()
-	sweepLocks(runtimeDir())
-	return r.state.Sweep(time.Minute) // directories that never became a run
 }
 
 func (r *Run) identify() error {

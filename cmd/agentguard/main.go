@@ -1,9 +1,3 @@
-// The number of threads is that of the CPUs: the runtime would read the mount
-// table and the cgroup's files at every start for a quota (0.2 ms).
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 // Command agentguard runs a command nobody has read inside an envelope that the
 // kernel enforces, and keeps the kernel's own record of what happened.
 //

@@ -96,6 +96,12 @@ func (s *State) Path() string { return s.path }
 // Dir is the state directory, which stays open until Close.
 func (s *State) Dir() *os.File { return s.dir }
 
+// Identity tells state directories apart, whatever their names: device and inode.
+func (s *State) Identity() string {
+	d := s.chain[len(s.chain)-1]
+	return fmt.Sprintf("%d:%d", d.Dev, d.Ino)
+}
+
 // Close releases the descriptors. Locks of open runs stay.
 func (s *State) Close() error {
 	var errs []error
