@@ -19,14 +19,14 @@ var evasions = []evasion{
 	{5, "copy_calls.py", "copy_file_range and sendfile instead of write", "recorded", "the files opened to be written, the bytes in the totals", checkCopies},
 	{6, "mmap_write.py", "writes through a shared mapping", "recorded", "mmap_write of the file", checkMmapWrite},
 	{7, "other_names.py", "a descriptor that was opened before the sandbox", "refused", "the descriptors that the command has: 0, 1 and 2", checkInherited},
-	{8, "memfd_exec.py", "execve of a memfd", "recorded", "exec with memfd, and the arguments", checkMemfd},
-	{9, "deleted_exec.py", "execve of a file that is unlinked", "recorded", "exec with deleted, the path that it had, the inode", checkDeleted},
-	{10, "other_names.py", "a program by way of /proc/self/root", "recorded", "the kernel's path, /usr/bin/id", checkProcRoot},
-	{11, "other_names.py", "a program copied, linked, renamed", "recorded", "one inode under each name; create, link, rename", checkOtherNames},
-	{12, "loader.py", "ld.so with the program as an argument", "recorded", "mmap_exec of the program by ld.so", checkLoader},
-	{13, "shebang.py", "a script whose interpreter is a script", "recorded", "exec of sh with script and interp, all in argv", checkShebang},
-	{14, "inline.py", "sh -c, python -c", "recorded", "the whole text in argv", checkInline},
-	{15, "preload.py", "LD_PRELOAD", "recorded", "the variable's name, mmap_exec of the library; no value", checkPreload},
+	{8, "memfd_exec.py", "execve of a memfd", "recorded", "exec with memfd, the arguments, the digest (raced where the process ends at once)", checkMemfd},
+	{9, "deleted_exec.py", "execve of a file that is unlinked", "recorded", "exec with deleted, the path that it had, the inode, the digest", checkDeleted},
+	{10, "other_names.py", "a program by way of /proc/self/root", "recorded", "the kernel's path, /usr/bin/id, and its digest", checkProcRoot},
+	{11, "other_names.py", "a program copied, linked, renamed", "recorded", "one inode and one digest under each name; create, link, rename", checkOtherNames},
+	{12, "loader.py", "ld.so with the program as an argument", "recorded", "mmap_exec of the program by ld.so, its digest", checkLoader},
+	{13, "shebang.py", "a script whose interpreter is a script", "recorded", "exec of sh with script and interp, all in argv; the digest of each script", checkShebang},
+	{14, "inline.py", "sh -c, python -c", "recorded", "the whole text in argv, and in code/ by its digest", checkInline},
+	{15, "preload.py", "LD_PRELOAD", "recorded", "the variable's name, mmap_exec and digest of the library; no value", checkPreload},
 	{16, "argv_flood.py", "arguments that are too long", "marked", "128 KiB, the whole length and count, argv_truncated", checkFloodedArgs},
 	{17, "odd_text.py", "no argv[0], bytes, newlines, a false comm", "recorded", "the exact bytes, one record a line", checkOddText},
 	{18, "deep_path.py", "paths longer than 4096 bytes", "marked", "the end of the path, its whole length, truncated, the inode", checkDeepPath},
@@ -127,27 +127,34 @@ func checkInherited(r *evidence) error {
 }
 
 func checkMemfd(r *evidence) error {
-	return want("exec of a memfd", r.find(trace.KindExec, func(e *trace.Event) bool {
+	execs := r.find(trace.KindExec, func(e *trace.Event) bool {
 		return e.Memfd && string(e.Path) == "memfd:kworker" && len(e.Argv) == 2 && string(e.Argv[1]) == "AGMARK"
-	}))
+	})
+	if len(execs) != 1 {
+		return fmt.Errorf("%d execs of a memfd", len(execs))
+	}
+	return r.ranMemory(execs[0].Ino, sumOfFile("/bin/true"))
 }
 
 func checkDeleted(r *evidence) error {
-	return want("exec of a deleted file", r.find(trace.KindExec, func(e *trace.Event) bool {
+	execs := r.find(trace.KindExec, func(e *trace.Event) bool {
 		return e.Deleted && string(e.Path) == r.in("prog") && e.Ino != 0
-	}))
+	})
+	return errors.Join(want("exec of a deleted file", execs), hashed(execs, sumOfFile("/bin/true")))
 }
 
 func checkProcRoot(r *evidence) error {
-	return want("exec of id", r.find(trace.KindExec, func(e *trace.Event) bool {
+	execs := r.find(trace.KindExec, func(e *trace.Event) bool {
 		return string(e.Path) == "/usr/bin/id" && string(e.PathGiven) == "/proc/self/root/usr/bin/id"
-	}))
+	})
+	return errors.Join(want("exec of id", execs), hashed(execs, sumOfFile("/usr/bin/id")))
 }
 
 func checkOtherNames(r *evidence) error {
 	ino := r.numbers()[0][0]
 	for _, name := range []string{"ls", "make"} {
-		if err := want(name, r.find(trace.KindExec, func(e *trace.Event) bool { return string(e.Path) == r.in(name) && e.Ino == ino })); err != nil {
+		execs := r.find(trace.KindExec, func(e *trace.Event) bool { return string(e.Path) == r.in(name) && e.Ino == ino })
+		if err := errors.Join(want(name, execs), hashed(execs, sumOfFile("/usr/bin/id"))); err != nil {
 			return err
 		}
 	}
@@ -159,18 +166,20 @@ func checkOtherNames(r *evidence) error {
 
 func checkLoader(r *evidence) error {
 	loader := r.find(trace.KindExec, func(e *trace.Event) bool { return len(e.Argv) == 2 && string(e.Argv[0]) == "ld.so" })
-	return errors.Join(want("exec of the loader", loader), want("mmap_exec of the program", r.find(trace.KindMmapExec, at(r.in("hidden")))))
+	return errors.Join(want("exec of the loader", loader), want("mmap_exec of the program", r.find(trace.KindMmapExec, at(r.in("hidden")))),
+		r.ran(r.in("hidden"), sumOfFile("/bin/true")))
 }
 
 func checkShebang(r *evidence) error {
-	return want("exec of the scripts", r.find(trace.KindExec, func(e *trace.Event) bool {
+	return errors.Join(r.ran(r.in("outer"), sumOfFile(r.in("outer"))), r.ran(r.in("inner"), sumOfFile(r.in("inner"))), want("exec of the scripts", r.find(trace.KindExec, func(e *trace.Event) bool {
 		return strings.HasSuffix(string(e.Script), "/outer") && string(e.Interp) == "/bin/sh" && !bytes.HasSuffix(e.Path, []byte("outer")) &&
 			string(bytes.Join(e.Argv, []byte(" "))) == "/bin/sh "+r.in("inner")+" arg ./outer x"
-	}))
+	})))
 }
 
 func checkInline(r *evidence) error {
-	return errors.Join(want("sh -c", r.find(trace.KindExec, argument(": AGMARK-sh"))), want("python -c", r.find(trace.KindExec, argument("# AGMARK-py"))))
+	return errors.Join(want("sh -c", r.find(trace.KindExec, argument(": AGMARK-sh"))), want("python -c", r.find(trace.KindExec, argument("# AGMARK-py"))),
+		r.ran("", sumOfText("true && : AGMARK-sh")), r.ran("", sumOfText("pass # AGMARK-py")))
 }
 
 func checkPreload(r *evidence) error {
@@ -179,7 +188,7 @@ func checkPreload(r *evidence) error {
 	}
 	return errors.Join(
 		want("the names", r.find(trace.KindExec, func(e *trace.Event) bool { return string(bytes.Join(e.Env, []byte(" "))) == "LD_PRELOAD AGTOKEN" })),
-		want("the library", r.find(trace.KindMmapExec, at(r.in("helper.so")))))
+		want("the library", r.find(trace.KindMmapExec, at(r.in("helper.so")))), r.ran(r.in("helper.so"), sumOfFile(r.in("helper.so"))))
 }
 
 func checkFloodedArgs(r *evidence) error {
