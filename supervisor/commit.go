@@ -192,9 +192,18 @@ func (s *Staged) Commit(picks []bool, force bool) error {
 		}
 		return &Refusal{What: "the change set is not complete: " + trace.Quote(why), Remedy: "look at it with agentguard diff, and commit what there is with --force"}
 	}
+	var roots []*changes.Entry
 	for i := range s.Entries {
 		if e := &s.Entries[i]; e.Root() {
-			if err := s.commitTree(e, picks, force); err != nil {
+			roots = append(roots, e)
+		}
+	}
+	for _, check := range []bool{true, false} { // a conflict in one tree keeps all as they are
+		for _, e := range roots {
+			if check && len(roots) == 1 {
+				continue // committing begins with the same
+			}
+			if err := s.commitTree(e, commitRequest{Check: check, Force: force, Picks: bits(picks)}); err != nil {
 				return err
 			}
 		}
@@ -209,7 +218,7 @@ func (s *Staged) OpenTree(root string) (*os.File, error) {
 	return top.File, err
 }
 
-func (s *Staged) commitTree(root *changes.Entry, picks []bool, force bool) error {
+func (s *Staged) commitTree(root *changes.Entry, req commitRequest) error {
 	name := string(root.Name)
 	if s.caller.UID != 0 && int(root.UID) != s.caller.UID {
 		return &Refusal{What: fmt.Sprintf("the changes of %s are user %d's", trace.Quote(name), root.UID), Remedy: "root can commit them"}
@@ -220,10 +229,11 @@ func (s *Staged) commitTree(root *changes.Entry, picks []bool, force bool) error
 		return &Refusal{What: "cannot commit to " + trace.Quote(name), Err: err}
 	}
 	defer top.File.Close()
-	if (top.Stat.Dev != root.Old.Dev || top.Stat.Ino != root.Old.Ino) && !force {
+	if (top.Stat.Dev != root.Old.Dev || top.Stat.Ino != root.Old.Ino) && !req.Force {
 		return &Refusal{What: trace.Quote(name) + " is another directory than the one that the run saw", Remedy: "commit to it all the same with --force"}
 	}
-	return s.child(root, picks, force, top.File)
+	req.ID, req.Root, req.UID, req.GID = s.run.ID(), root.N, int(root.UID), int(root.GID)
+	return s.child(root, &req, top.File)
 }
 
 // commitRequest is what the committing process reads from its stdin.
@@ -233,6 +243,7 @@ type commitRequest struct {
 	UID   int    `json:"uid"`
 	GID   int    `json:"gid"`
 	Force bool   `json:"force"`
+	Check bool   `json:"check"` // compare only
 	Picks []byte `json:"picks"` // one bit an entry, lowest first
 }
 
@@ -247,14 +258,14 @@ type commitReply struct {
 const CommitCommand = "commit-apply"
 
 // child commits one tree in a process that has the owner's ids and nothing else.
-func (s *Staged) child(root *changes.Entry, picks []bool, force bool, top *os.File) error {
-	req, err := json.Marshal(commitRequest{s.run.ID(), root.N, int(root.UID), int(root.GID), force, bits(picks)})
+func (s *Staged) child(root *changes.Entry, req *commitRequest, top *os.File) error {
+	in, err := json.Marshal(req)
 	if err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", CommitCommand)
 	cmd.Env, cmd.Dir = []string{}, "/"
-	cmd.Stdin = bytes.NewReader(req)
+	cmd.Stdin = bytes.NewReader(in)
 	cmd.ExtraFiles = []*os.File{s.dir, s.journal, top}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

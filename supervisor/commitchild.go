@@ -54,7 +54,12 @@ func applyCommit(req *commitRequest, dir, journal, path *os.File) error {
 	if req.Root < 1 || req.Root > len(set.Entries) || !set.Entries[req.Root-1].Root() {
 		return fmt.Errorf("entry %d is no tree", req.Root)
 	}
-	return set.Commit(f, &set.Entries[req.Root-1], unbits(req.Picks, len(set.Entries)), changes.Options{ID: req.ID, Force: req.Force, Journal: journal})
+	root, picks := &set.Entries[req.Root-1], unbits(req.Picks, len(set.Entries))
+	o := changes.Options{ID: req.ID, Force: req.Force, Journal: journal}
+	if req.Check {
+		return set.Check(f, root, picks, o)
+	}
+	return set.Commit(f, root, picks, o)
 }
 
 // becomeOwner gives up root for good, on every thread. The owner root keeps one

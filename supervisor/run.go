@@ -243,7 +243,10 @@ func (r *Run) probe() error {
 	if err := r.host.openSystem(); err != nil {
 		return err
 	}
-	return checkReach(r.grants.entries, runtimeDir(), r.host.mountinfo)
+	if err := checkReach(r.grants.entries, runtimeDir(), r.host.mountinfo); err != nil {
+		return err
+	}
+	return r.grants.nest(r.host.mountinfo, r.caller)
 }
 
 func (r *Run) openState() error {

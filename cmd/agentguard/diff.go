@@ -47,7 +47,11 @@ an ID it is the newest run that staged any.`,
 		case *stat:
 			return p.WriteStat(os.Stdout, list)
 		case *patch:
-			err := p.Write(forTerminal(os.Stdout), list)
+			w := forTerminal(os.Stdout)
+			err := p.Write(w, list)
+			if e, ok := w.(*escaper); ok {
+				err = errors.Join(err, e.flush())
+			}
 			for _, h := range p.Held {
 				tell("not in the patch: %s", h)
 			}
@@ -162,6 +166,13 @@ func forTerminal(w *os.File) io.Writer {
 type escaper struct {
 	w    io.Writer
 	rest []byte
+}
+
+// flush writes a last line without its end.
+func (e *escaper) flush() error {
+	_, err := io.WriteString(e.w, trace.Line(string(e.rest)))
+	e.rest = nil
+	return err
 }
 
 func (e *escaper) Write(b []byte) (int, error) {

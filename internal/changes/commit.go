@@ -83,6 +83,19 @@ func (s *Set) Commit(top *os.File, root *Entry, picks []bool, o Options) error {
 	return c.all()
 }
 
+// Check compares the old sides of the picked entries with the host, as the first
+// step of a commit does, and changes nothing. A tree whose commit was interrupted
+// is not looked at.
+func (s *Set) Check(top *os.File, root *Entry, picks []bool, o Options) error {
+	_, open, err := s.Settled(o.Journal)
+	if err != nil || open {
+		return err
+	}
+	c := &committer{set: s, top: int(top.Fd()), root: root, o: o}
+	c.picks = c.without(picks)
+	return c.check()
+}
+
 type committer struct {
 	set   *Set
 	top   int

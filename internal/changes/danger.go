@@ -93,6 +93,9 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	if e.New == nil {
 		p = s.OldPath(e)
 	}
+	if strings.HasPrefix(p, cut+"/") {
+		return Danger{"it lies too deep for its path to be judged", true}
+	}
 	if covered(p, protect) {
 		return Danger{"the policy protects it", true}
 	}

@@ -225,7 +225,7 @@ func (p *packer) step() error {
 	f.names = f.names[1:]
 	err := p.name(f, name)
 	var gone *goneError
-	if errors.As(err, &gone) {
+	if errors.As(err, &gone) && !errors.Is(err, errBound) {
 		p.finding("%v", err)
 		return nil
 	}
@@ -355,18 +355,17 @@ func (p *packer) enter(name string, n, up, lo int, opaque bool) error {
 // entry begins an entry for a name in the directory on top. Directories on the
 // way that have none yet, because nothing about them changed, get one.
 func (p *packer) entry(name string) (*Entry, error) {
-	parent := 0
-	for i, f := range p.walk.frames {
-		if f.n == 0 {
-			e := &Entry{Parent: parent, Name: []byte(f.name)}
-			if err := p.emit(e); err != nil {
-				return nil, err
-			}
-			f.n = e.N
+	known := len(p.walk.frames) - 1
+	for p.walk.frames[known].n == 0 { // the root has one
+		known--
+	}
+	parent := p.walk.frames[known].n
+	for _, f := range p.walk.frames[known+1:] {
+		e := &Entry{Parent: parent, Name: []byte(f.name)}
+		if err := p.emit(e); err != nil {
+			return nil, err
 		}
-		if parent = f.n; i == len(p.walk.frames)-1 {
-			break
-		}
+		f.n, parent = e.N, e.N
 	}
 	return &Entry{Parent: parent, Name: []byte(name)}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ type Set struct {
 	Findings []string // why it is not complete; empty: it is
 	Ended    bool     // the last line is there: the packer was not killed
 
+	roots []int // numbers of the root entries
 	blobs *os.File
 	index *os.File
 }
@@ -75,6 +77,9 @@ func (s *Set) read(from io.Reader) error {
 			if err := s.fits(e); err != nil {
 				return err
 			}
+			if e.Root() {
+				s.roots = append(s.roots, e.N)
+			}
 			s.Entries = append(s.Entries, *e)
 		}
 	}
@@ -131,15 +136,18 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 func (s *Set) at(n int) *Entry { return &s.Entries[n-1] }
 
 // maxShown bounds a path that is put together for people, in levels.
-const maxShown = 4096
+const maxShown = 512
+
+// cut marks a path that has more levels.
+const cut = "..."
 
 // Path is the place of an entry below the root of its tree, "" for the root.
-// Levels above the lowest 4096 are cut, which shows as "...".
+// Levels above the lowest 512 are cut, which shows as "...".
 func (s *Set) Path(e *Entry) string {
 	var parts []string
 	for ; !e.Root(); e = s.at(e.Parent) {
 		if len(parts) == maxShown {
-			parts = append(parts, "...")
+			parts = append(parts, cut)
 			break
 		}
 		parts = append(parts, string(e.Name))
@@ -153,7 +161,11 @@ func (s *Set) OldPath(e *Entry) string {
 		return string(e.From)
 	}
 	var parts []string
-	for ; !e.Root() && len(parts) < maxShown; e = s.at(e.Parent) {
+	for ; !e.Root(); e = s.at(e.Parent) {
+		if len(parts) == maxShown {
+			parts = append(parts, cut)
+			break
+		}
 		if len(e.From) > 0 {
 			parts = append(parts, string(e.From))
 			break
@@ -172,10 +184,11 @@ func join(reversed []string) string {
 
 // RootOf is the root entry of the tree that e is in.
 func (s *Set) RootOf(e *Entry) *Entry {
-	for !e.Root() {
-		e = s.at(e.Parent)
+	i, found := slices.BinarySearch(s.roots, e.N)
+	if !found {
+		i-- // the last root before it
 	}
-	return e
+	return s.at(s.roots[i])
 }
 
 // Blob opens a content by its digest.
