@@ -15,7 +15,7 @@ func TestPatchApplies(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("no git")
 	}
-	for i := range rounds(t, 25) {
+	for i := range rounds(t, 15) {
 		c := newPlainCase(t, uint64(5000+i))
 		set := c.pack(t)
 		var patch bytes.Buffer
