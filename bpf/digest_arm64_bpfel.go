@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "bbeb9b9f0d72713cc502faecae8e3bfdc9728dab580c1b8d09a20896ebc689aa"
+const objectsDigest = "d86bb36bcbf77a19fe6cabf84f839ce2d9c6e5835c05b14afb8d8725d7aa07bd"

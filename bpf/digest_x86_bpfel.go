@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "28b1a884a0a883a2404c6d3010dcd759e68bb4f023daf4655f4e7351b6d7d2e5"
+const objectsDigest = "f7d5ea12a26c959c25d73cbd01b1f056e19ba6511d79d4e5765b22b2cb51d9f1"

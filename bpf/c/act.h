@@ -22,7 +22,7 @@ INLINE bool8 only_read(const struct file_info *info)
 /* add_given appends the path as the caller's memory has it. */
 INLINE u16 add_given(struct ev_file *ev, u64 p)
 {
-	long n = read_user_str(ev->data + at_most(ev->path_len, WALK_MAX), PATH_CAP, (void *)p);
+	long n = read_user_str(ev->data + at_most(FORGET(ev->path_len), WALK_MAX), PATH_CAP, (void *)p);
 
 	if (n <= 0) {
 		ev->h.flags |= F_UNREADABLE;

@@ -200,27 +200,29 @@ INLINE u32 add_dirs(struct ev_call *ev, u32 off, const volatile struct call_info
 	if (info->file ? own_file(&at, ev, info->file) :
 			 ev->path_len && !(info->flags & CALL_TEXT) && start_of(&at, ev, 0, info->dir)) {
 		ev->dir_len = append_walk(ev->data + at_most(off, 2 * PATH_CAP + ADDR_CAP), at, LANE_CALL, &ev->dir_full, &ev->dir_state);
-		off += ev->dir_len;
 	}
-	if (ev->path2_len && !(info->flags & CALL_TEXT2) && start_of(&at, ev, ev->path_len, info->dir2)) {
+	off += FORGET(ev->dir_len);
+	if (FORGET(ev->path2_len) && !(info->flags & CALL_TEXT2) && start_of(&at, ev, FORGET(ev->path_len), info->dir2)) {
 		ev->dir2_len = append_walk(ev->data + at_most(off, 2 * PATH_CAP + ADDR_CAP + WALK_MAX), at, LANE_CALL, &ev->dir2_full, &ev->dir2_state);
 	}
-	return ev->dir_len + ev->dir2_len;
+	return off + FORGET(ev->dir2_len);
 }
 
 INLINE u32 add_arguments(struct ev_call *ev, const volatile struct call_info *info)
 {
-	u32 len = 0;
+	u32 len;
 
 	if (info->flags & CALL_OPEN2)
 		ev->resolve = read_how(ev->args, &ev->h.flags);
 	if (info->path)
-		len += ev->path_len = read_path(ev, len, arg(ev, info->path));
+		ev->path_len = read_path(ev, 0, arg(ev, info->path));
+	len = FORGET(ev->path_len);
 	if (info->path2)
-		len += ev->path2_len = read_path(ev, len, arg(ev, info->path2));
+		ev->path2_len = read_path(ev, len, arg(ev, info->path2));
+	len += FORGET(ev->path2_len);
 	if (info->addr)
-		len += ev->addr_len = read_address(ev, len, info);
-	return len + add_dirs(ev, len, info);
+		ev->addr_len = read_address(ev, len, info);
+	return add_dirs(ev, len + FORGET(ev->addr_len), info);
 }
 
 /* report_call writes the record of a call with its arguments. */

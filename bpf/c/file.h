@@ -199,7 +199,7 @@ INLINE void fill_file(struct ev_file *ev, struct path at, const struct file_info
 
 INLINE u32 file_size(const struct ev_file *ev)
 {
-	return sizeof(*ev) - sizeof(ev->data) + at_most(ev->path_len + ev->given_len, sizeof(ev->data));
+	return sizeof(*ev) - sizeof(ev->data) + at_most(FORGET(ev->path_len) + FORGET(ev->given_len), sizeof(ev->data));
 }
 
 struct snapshot {

@@ -110,6 +110,12 @@ INLINE u32 at_most(u32 n, u32 max)
 	return n;
 }
 
+/*
+ * FORGET reads a field of a map's value again. The verifier does not know what
+ * is in there, so that the paths which led to different values become one.
+ */
+#define FORGET(field) (*(volatile typeof(field) *)&(field))
+
 INLINE u16 ntohs(u16 v)
 {
 	return __builtin_bswap16(v);

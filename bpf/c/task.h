@@ -170,7 +170,7 @@ INLINE u32 add_args(struct ev_exec *ev, u32 off, u64 start, u64 total)
 }
 
 /* add_image says which file is the program now: of a script, its interpreter. */
-INLINE u32 add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
+INLINE void add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
 {
 	struct file_info info;
 	struct path at = READ(exe, f_path);
@@ -182,7 +182,6 @@ INLINE u32 add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
 	ev->ctime = info.ctime;
 	ev->path_full = ev->state = 0;
 	ev->path_len = append_walk(ev->data + at_most(off, 2 * FILE_CAP), at, lane, &ev->path_full, &ev->state);
-	return ev->path_len;
 }
 
 /*
@@ -192,11 +191,14 @@ INLINE u32 add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
 INLINE u32 add_names(struct ev_exec *ev, struct linux_binprm *bprm, struct file *exe, u32 copy)
 {
 	const char *file = READ(bprm, filename), *interp = READ(bprm, interp);
-	u32 len = ev->file_len = add_text(ev, 0, file);
+	u32 len;
 
+	ev->file_len = add_text(ev, 0, file);
+	len = FORGET(ev->file_len);
 	ev->interp_len = interp != file ? add_text(ev, len, interp) : 0;
-	len += ev->interp_len;
-	return len + add_image(ev, len, exe, LANE_EXEC + copy);
+	len += FORGET(ev->interp_len);
+	add_image(ev, len, exe, LANE_EXEC + copy);
+	return len + FORGET(ev->path_len);
 }
 
 INLINE void fill_exec(const struct member *m, struct ev_exec *ev, struct task_struct *task, struct mm_struct *mm, struct linux_binprm *bprm)
@@ -257,7 +259,7 @@ INLINE void on_exec(const struct member *m, struct task_struct *task, struct lin
 	if (m->run->started && ev->state != PATH_ROOTED)
 		ev->h.flags |= F_SOON;
 	ev->chunk_len = add_args(ev, len, start, READ(mm, arg_end) - start);
-	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len + ev->chunk_len, sizeof(ev->data)));
+	emit(m, &ev->h, sizeof(*ev) - sizeof(ev->data) + at_most(len + FORGET(ev->chunk_len), sizeof(ev->data)));
 	send_rest(m, mm, copy);
 	if (command)
 		tell_descriptors(m, LANE_EXEC + copy);
