@@ -261,6 +261,9 @@ func TestChangesAreRecorded(t *testing.T) {
 	events, _ := h.observe(h.open(), RunConfig{}, "changes", dir)
 	var got []string
 	for i := range events {
+		if bytes.HasPrefix(events[i].Call.Path, []byte("/sys/")) {
+			continue // the Go run-time looks for limits of its cgroup
+		}
 		if ev := &events[i]; (ev.Type == Call && ev.Phase == Command) || ev.Type == File && bytes.HasPrefix(ev.File.Path.Text, []byte(dir+"/")) {
 			if ev.Class != Bulk || ev.Flags != 0 {
 				t.Errorf("class %d, flags %d: %s", ev.Class, ev.Flags, short(ev, dir))
