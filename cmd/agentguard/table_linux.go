@@ -16,7 +16,7 @@ func commands() []*cobra.Command {
 	supervisor.Version = version
 	return []*cobra.Command{
 		newExec(), newDiff(), newCommit(), newDiscard(), newCommitApply(),
-		newPolicy(), newRuns(), newTrace(), newExplain(), newInit(), newProfile(), newKeys(), newDoctor(), newVersion(),
+		newPolicy(), newRuns(), newPs(), newTrace(), newExplain(), newInit(), newProfile(), newKeys(), newDoctor(), newVersion(),
 	}
 }
 
