@@ -40,6 +40,18 @@ help: ## list the targets
 build: ## build bin/agentguard (static; GOARCH=arm64 for arm64)
 	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/agentguard ./cmd/agentguard
 
+# Written by the program itself, so it runs on this machine whatever GOARCH says.
+.PHONY: share
+share: ## manual pages and shell completions, in bin/share
+	rm -rf $(BIN)/share
+	mkdir -p $(BIN)/share/man/man1 $(BIN)/share/bash-completion/completions $(BIN)/share/zsh/site-functions $(BIN)/share/fish/vendor_completions.d
+	env -u GOARCH $(GO) build -tags agentguard_docs -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/share/.docs ./cmd/agentguard
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(BIN)/share/.docs man $(BIN)/share/man/man1
+	$(BIN)/share/.docs completion bash >$(BIN)/share/bash-completion/completions/agentguard
+	$(BIN)/share/.docs completion zsh >$(BIN)/share/zsh/site-functions/_agentguard
+	$(BIN)/share/.docs completion fish >$(BIN)/share/fish/vendor_completions.d/agentguard.fish
+	rm $(BIN)/share/.docs
+
 .PHONY: generate
 generate: ## make BPF objects, init programs and tables again (clang-19)
 	@.ci/deps.sh generate
@@ -152,13 +164,16 @@ bench-record: build ## what it costs a command to be observed, beside strace, in
 # ---- install
 
 .PHONY: install
-install: ## install to DESTDIR/PREFIX/bin (what `make build` made: root needs no Go)
+install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs no Go)
 	@[ -x $(BIN)/agentguard ] || $(MAKE) --no-print-directory build
+	@[ -d $(BIN)/share ] || $(MAKE) --no-print-directory share
 	install -D -m 755 $(BIN)/agentguard $(DESTDIR)$(PREFIX)/bin/agentguard
+	cd $(BIN)/share && find . -type f -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
 
 .PHONY: uninstall
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard
+	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard $(DESTDIR)$(PREFIX)/share/man/man1/agentguard{,-*}.1
+	rm -f $(DESTDIR)$(PREFIX)/share/{bash-completion/completions/agentguard,zsh/site-functions/_agentguard,fish/vendor_completions.d/agentguard.fish}
 
 .PHONY: dist
 dist: ## tarballs for amd64 and arm64, and their checksums, in dist/

@@ -14,6 +14,7 @@ for arch in amd64 arm64; do
 	name=agentguard-$version-linux-$arch
 	mkdir -p "$work/$name"
 	make -s build GOARCH=$arch BIN="$work/$name" VERSION="$version"
+	SOURCE_DATE_EPOCH=$epoch make -s share BIN="$work/$name" VERSION="$version"
 	cp -r README.md CHANGELOG.md SECURITY.md LICENSE LICENSES "$work/$name/"
 	.ci/licenses.sh "$work/$name/third_party"
 	chmod -R u=rwX,go=rX "$work/$name"

@@ -41,6 +41,10 @@ func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 func run(args []string) int {
 	root := newRoot()
+	addMan(root)
+	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
+		addCompletions(root)
+	}
 	root.SetArgs(args)
 	err := root.Execute()
 	var s status

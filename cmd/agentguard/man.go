@@ -1,0 +1,39 @@
+//go:build agentguard_docs
+
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// addMan adds one more command to a build with the tag agentguard_docs, which writes
+// the manual pages: `make share` runs it. It is not in the program, since it
+// would bring a Markdown renderer with it.
+func addMan(root *cobra.Command) {
+	root.AddCommand(&cobra.Command{
+		Use: "man DIR", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			date := time.Unix(0, 0).UTC() // the same commit gives the same pages
+			if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+				date = time.Unix(n, 0).UTC()
+			}
+			root.DisableAutoGenTag = true
+			keepLines(root)
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Manual: "agentguard", Source: "agentguard " + version, Date: &date}, args[0])
+		},
+	})
+}
+
+// keepLines makes indented lines of help what Markdown keeps as they are.
+func keepLines(c *cobra.Command) {
+	c.Long = strings.ReplaceAll(c.Long, "\n  ", "\n      ")
+	for _, sub := range c.Commands() {
+		keepLines(sub)
+	}
+}
