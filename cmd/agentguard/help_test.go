@@ -19,6 +19,7 @@ func TestHelp(t *testing.T) {
 			return
 		}
 		name := c.CommandPath()
+		completeHelp(c)
 		if !strings.Contains(c.Long, "Exit status: ") {
 			t.Errorf("%s: the help does not say what the exit status means", name)
 		}

@@ -42,7 +42,7 @@ func withVault(state string, do func(*vault.Vault) error) error {
 }
 
 func newKeysShow() *cobra.Command {
-	c := &cobra.Command{Use: "show", Short: "Print the public key that signs now, as a note verifier key", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "show", Short: "Print the public key that signs now, as a note verifier key", Args: cobra.NoArgs, Example: "  agentguard keys show"}
 	state := stateFlag(c)
 	c.RunE = func(*cobra.Command, []string) error {
 		return withVault(*state, func(v *vault.Vault) error {
@@ -79,7 +79,7 @@ func newKeysExport() *cobra.Command {
 
 func newKeysRotate() *cobra.Command {
 	c := &cobra.Command{
-		Use: "rotate", Short: "Make a new key for this host, and print its public half", Args: cobra.NoArgs,
+		Use: "rotate", Short: "Make a new key for this host, and print its public half", Args: cobra.NoArgs, Example: "  agentguard keys rotate",
 		Long: "rotate makes a new key. The old private key is overwritten; its public half stays, so that what it\n" +
 			"signed can be verified, and the host's log says when the key changed. Live runs end with the old one.",
 	}

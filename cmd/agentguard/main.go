@@ -87,5 +87,6 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(commands()...)
+	setHelp(root)
 	return root
 }

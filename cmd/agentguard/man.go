@@ -30,8 +30,10 @@ func addMan(root *cobra.Command) {
 	})
 }
 
-// keepLines makes indented lines of help what Markdown keeps as they are.
+// keepLines completes the help, and makes its indented lines what Markdown keeps
+// as they are.
 func keepLines(c *cobra.Command) {
+	completeHelp(c)
 	c.Long = strings.ReplaceAll(c.Long, "\n  ", "\n      ")
 	for _, sub := range c.Commands() {
 		keepLines(sub)

@@ -33,7 +33,7 @@ func eachGiven(s *runs.State, names []string, do func(id string) error) error {
 
 func newRunsRm() *cobra.Command {
 	c := &cobra.Command{
-		Use: "rm ID...", Short: "Delete ended runs; the host's log keeps that they were there", Args: cobra.MinimumNArgs(1),
+		Use: "rm ID...", Short: "Delete ended runs; the host's log keeps that they were there", Args: cobra.MinimumNArgs(1), Example: "  agentguard runs rm 20261129-1636",
 		Long: "rm deletes the record and the result of each run. The host's log says who deleted it and when,\nso that trace verify --all does not miss it.",
 	}
 	state := stateFlag(c)
@@ -102,7 +102,7 @@ func newRunsPrune() *cobra.Command {
 
 func newRunsRecover() *cobra.Command {
 	c := &cobra.Command{
-		Use: "recover [ID...]", Short: "Finish the records of runs whose supervisor was killed",
+		Use: "recover [ID...]", Short: "Finish the records of runs whose supervisor was killed", Example: "  agentguard runs recover",
 		Long: "recover ends the record of each run that nobody supervises any more and that has no seal (all of\n" +
 			"them, when none is named): a summary says that agentguard was killed, and the host seals what is there as\n" +
 			"recovered, which is never complete. A record that does not match its own checkpoints is left as it is.\n" +

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"github.com/agentguard/agentguard/internal/netguard"
@@ -29,21 +25,4 @@ func helper(args []string) (status int, ok bool) {
 		return netguard.Main(), true
 	}
 	return 0, false
-}
-
-func newVersion() *cobra.Command {
-	c := &cobra.Command{Use: "version", Short: "Print version and build", Args: cobra.NoArgs}
-	asJSON := c.Flags().Bool("json", false, "as JSON")
-	c.RunE = func(*cobra.Command, []string) error {
-		v := supervisor.Build()
-		if *asJSON {
-			return json.NewEncoder(os.Stdout).Encode(v)
-		}
-		fmt.Printf("agentguard %s %s/%s %s\n", v.Version, v.OS, v.Arch, v.Go)
-		for _, s := range v.Seams {
-			fmt.Printf("test build: %s can be switched off\n", s)
-		}
-		return nil
-	}
-	return c
 }

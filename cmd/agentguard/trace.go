@@ -57,7 +57,7 @@ func newTraceShow() *cobra.Command {
 var questions = []struct{ name, short, part, expr string }{
 	{
 		"files", "List the files that a run used, and how", "files",
-		"phase = command and kind in (open, create, unlink, rename, link, mkdir, truncate, chmod, chown, setxattr)",
+		"phase = command and kind in (open, create, unlink, rename,\n    link, mkdir, truncate, chmod, chown, setxattr)",
 	},
 	{"net", "List whom a run talked to, what it asked for and what was refused", "network", "phase = command and kind in (connect, bind, listen, send, dns)"},
 	{"procs", "Show the process tree of a run", "processes", "kind in (exec, exec_fail, fork, exit)"},
