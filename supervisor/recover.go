@@ -48,7 +48,7 @@ func Forget(c Caller, s *runs.State, id, why string) error {
 	if c.Sudo {
 		by += " (sudo)"
 	}
-	if _, err := v.Append(host, &seal.LogEntry{Kind: seal.LogPruned, Run: id, User: LogUser(c), By: by, Why: why}, true); err != nil {
+	if _, err := v.Append(host, &seal.LogEntry{Kind: seal.LogPruned, Run: id, User: LogUser(c, s), By: by, Why: why}, true); err != nil {
 		return err
 	}
 	return s.Remove(id)
@@ -130,7 +130,7 @@ func Recover(c Caller, s *runs.State, id string) error {
 		return err
 	}
 	defer v.Close()
-	r := &recovery{dir: dir, user: LogUser(c), vault: v, finding: killedFinding}
+	r := &recovery{dir: dir, user: LogUser(c, s), vault: v, finding: killedFinding}
 	for _, step := range []func() error{r.open, r.check, r.endRecord, r.rebuild, r.store} {
 		if err := step(); err != nil {
 			return err

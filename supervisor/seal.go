@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,32 +59,6 @@ func newSealer(r *Run, boot string) *sealer {
 		r: r, boot: boot, builder: seal.NewBuilder(), starts: starts, stops: stops,
 		started: sync.OnceFunc(func() { close(starts) }), stop: sync.OnceFunc(func() { close(stops) }),
 	}
-}
-
-// OpenVault opens what vouches for the records of a caller: in root's own state
-// directory under sudo, else in the one that is used.
-func OpenVault(c Caller, s *runs.State) (*vault.Vault, error) {
-	if !c.Sudo {
-		return vault.Open(s.Dir())
-	}
-	path, err := runs.DefaultPath(os.Getuid(), os.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	home, err := runs.OpenState(path, os.Getuid())
-	if err != nil {
-		return nil, err
-	}
-	defer home.Close()
-	return vault.Open(home.Dir())
-}
-
-// LogUser is the uid under which the host's log has the runs of a caller.
-func LogUser(c Caller) int {
-	if c.Sudo {
-		return c.UID
-	}
-	return 0
 }
 
 // begin starts the sealer's goroutine: it makes the key while the envelope is
@@ -154,7 +129,7 @@ func (s *sealer) prepare() (err error) {
 	s.cert, err = seal.Certificate{Run: s.r.id, Key: s.key.Public(), BootID: s.boot, Time: time.Now()}.Sign(s.host)
 	// encoding/json looks at a type when it first meets it, which takes longer
 	// than to encode it. At the end somebody waits.
-	_, _ = (&seal.Statement{}).Sign(s.key)
+	_, _ = json.Marshal(&seal.Statement{})
 	_, _ = (&runs.Result{}).JSON()
 	return err
 }
@@ -167,7 +142,7 @@ func (s *sealer) logStart() error {
 }
 
 func (s *sealer) entry(kind string, of []byte) *seal.LogEntry {
-	return &seal.LogEntry{Kind: kind, Run: s.r.id, User: LogUser(s.r.caller), Time: seal.Stamp(time.Now()), SHA256: digest(of)}
+	return &seal.LogEntry{Kind: kind, Run: s.r.id, User: LogUser(s.r.caller, s.r.state), Time: seal.Stamp(time.Now()), SHA256: digest(of)}
 }
 
 // checkpoint signs what the record holds, when that is on disk.

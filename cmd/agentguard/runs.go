@@ -116,6 +116,9 @@ func newRunsShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if j, why := vouchFor(*state, d); j == trace.Altered || j == trace.Unsealed && !d.Live() {
+			res.Record.Verdict, res.Record.Findings = string(j), append(why, res.Record.Findings...)
+		}
 		if *asJSON {
 			return writeJSON(os.Stdout, res)
 		}

@@ -154,6 +154,10 @@ func checkRecords(t *testing.T, state string) {
 	if err != nil || len(files) == 0 {
 		t.Fatal("no records", err)
 	}
+	out, err := exec.Command(agentguard(), "trace", "verify", "--all", "--state", state).CombinedOutput()
+	if n := bytes.Count(out, []byte("complete ")); err != nil || n != len(files) {
+		t.Errorf("%d of %d records verified: %v\n%.2000s", n, len(files), err, out)
+	}
 	seen := map[string]string{}
 	for _, f := range files {
 		b, err := os.ReadFile(f)

@@ -54,7 +54,7 @@ func openWitness(state string, keys seal.Keys) (w *witness, err error) {
 func (w *witness) Close() error { return errors.Join(w.vault.Close(), w.state.Close()) }
 
 func (w *witness) id(run string) seal.RunID {
-	return seal.RunID{User: supervisor.LogUser(w.caller), ID: run}
+	return seal.RunID{User: supervisor.LogUser(w.caller, w.state), ID: run}
 }
 
 // missing are the runs that the log has and the state directory has not.
@@ -63,7 +63,7 @@ func (w *witness) missing() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.log.Missing(supervisor.LogUser(w.caller), ids), nil
+	return w.log.Missing(supervisor.LogUser(w.caller, w.state), ids), nil
 }
 
 // withGone adds to a list of the newest runs those that are missing, and cuts it
