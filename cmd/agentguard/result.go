@@ -3,8 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -91,19 +93,35 @@ func tellReason(res *runs.Result, p *policy.Policy) {
 	}
 }
 
-// tellEnd is the one summary line.
+// tellEnd is the summary line. Of a command that failed it says first, in a line
+// each, what was refused and the flag that would allow it: the two that a flag
+// changes, or else the first two.
 func tellEnd(res *runs.Result) {
-	refused := ""
-	if n := res.Denials.Count; n > 0 {
-		refused = fmt.Sprintf(", %d refused", n)
-		if len(res.Denials.First) > 0 {
-			refused += ": " + res.Denials.First[0].Text
-			if len(res.Denials.First) > 1 {
-				refused += ", ..."
-			}
+	took, first := res.Usage.Wall.Round(time.Millisecond), advisable(res.Denials.First)
+	switch n := res.Denials.Count; {
+	case n == 0:
+		tell("%s (agentguard trace show %s)", took, res.ID)
+	case len(first) > 1 && res.Status != 0:
+		for _, d := range first[:2] {
+			tell("%s", d.Text)
 		}
+		tell("%s, %d refused (agentguard explain %s)", took, n, res.ID)
+	case len(first) > 1:
+		tell("%s, %d refused: %s, ... (agentguard trace show %s)", took, n, first[0].Text, res.ID)
+	case len(first) == 1:
+		tell("%s, %d refused: %s (agentguard trace show %s)", took, n, first[0].Text, res.ID)
+	default:
+		tell("%s, %d refused (agentguard trace show %s)", took, n, res.ID)
 	}
-	tell("%s%s (agentguard trace show %s)", res.Usage.Wall.Round(time.Millisecond), refused, res.ID)
+}
+
+// advisable puts the denials that a flag would change before the others.
+func advisable(list []runs.Denial) []runs.Denial {
+	out := slices.Clone(list)
+	slices.SortStableFunc(out, func(a, b runs.Denial) int {
+		return cmp.Compare(min(len(b.Remedy), 1), min(len(a.Remedy), 1))
+	})
+	return out
 }
 
 // maxFailed bounds the destinations that are told to have failed.
