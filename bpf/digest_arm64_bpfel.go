@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "d86bb36bcbf77a19fe6cabf84f839ce2d9c6e5835c05b14afb8d8725d7aa07bd"
+const objectsDigest = "df97010f3275744d094e38d136581142860c86acb082d9ecf98552fc03e55c1e"

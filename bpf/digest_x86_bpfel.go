@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "f7d5ea12a26c959c25d73cbd01b1f056e19ba6511d79d4e5765b22b2cb51d9f1"
+const objectsDigest = "7f1f47c5b5e7912c8390f9fdf527a14fc418bc34f5f651cea8a094321e7a2ff5"

@@ -132,6 +132,34 @@ func TestRecordFailures(t *testing.T) {
 	}
 }
 
+// A thread's number may be given to another process while the first one lives.
+func TestRepeatsOfReusedThread(t *testing.T) {
+	var b bytes.Buffer
+	r := &recorder{plan: recordPlan(), w: trace.NewWriter(&b, trace.Options{})}
+	open := func(pid, tid uint32, slot uint8) {
+		ev := fileEvent(pid, "/srv/ws/a", slot)
+		ev.TID = tid
+		must(t, r.event(&ev))
+	}
+	open(1, 7, 0)
+	open(1, 7, 1)
+	open(1, 1, 0)
+	open(2, 7, 1)
+	open(2, 7, 2)
+	for _, left := range []struct {
+		pid  uint32
+		acts int
+	}{{1, 2}, {3, 2}, {2, 0}} {
+		must(t, r.event(&bpf.Event{Type: bpf.Exit, Phase: bpf.Command, TGID: left.pid, TID: left.pid}))
+		if len(r.repeats.at) != left.acts {
+			t.Errorf("%d acts are left after process %d, want %d", len(r.repeats.at), left.pid, left.acts)
+		}
+	}
+	if len(r.repeats.first) != 0 || len(r.repeats.free) != len(r.repeats.list) {
+		t.Errorf("%d heads, %d of %d free", len(r.repeats.first), len(r.repeats.free), len(r.repeats.list))
+	}
+}
+
 // The table of repeats stays bounded, and no count is lost when it is full.
 func TestRepeatsAreBounded(t *testing.T) {
 	var events []bpf.Event

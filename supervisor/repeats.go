@@ -71,11 +71,13 @@ func (t *repeats) put(key []byte, e *trace.Event, write func(*repeat)) {
 	if ok && !bytes.Equal(t.list[i].key, key) {
 		return
 	}
-	if !ok {
+	if ok { // of a thread whose number another process has now, perhaps
+		t.unlink(i)
+	} else {
 		i = t.take(write)
 		t.at[hash] = i
-		t.link(i, e.Proc.Pid)
 	}
+	t.link(i, e.Proc.Pid)
 	m := &t.list[i]
 	m.key, m.hash, m.live = append(m.key[:0], key...), hash, true
 	m.remember(e)
@@ -109,12 +111,8 @@ func (t *repeats) link(i int32, pid uint32) {
 	t.first[pid] = i
 }
 
-// drop forgets an act after its count was written.
-func (t *repeats) drop(i int32, write func(*repeat)) {
+func (t *repeats) unlink(i int32) {
 	m := &t.list[i]
-	if m.count > 0 {
-		write(m)
-	}
 	switch {
 	case m.prev >= 0:
 		t.list[m.prev].next = m.next
@@ -126,6 +124,15 @@ func (t *repeats) drop(i int32, write func(*repeat)) {
 	if m.next >= 0 {
 		t.list[m.next].prev = m.prev
 	}
+}
+
+// drop forgets an act after its count was written.
+func (t *repeats) drop(i int32, write func(*repeat)) {
+	m := &t.list[i]
+	if m.count > 0 {
+		write(m)
+	}
+	t.unlink(i)
 	delete(t.at, m.hash)
 	m.live, m.count = false, 0
 	if cap(m.texts) > 1024 {

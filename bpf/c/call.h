@@ -100,7 +100,11 @@ INLINE u64 arg(const struct ev_call *ev, u8 number)
 {
 	u32 i = number - 1;
 
-	return i < 6 ? ev->args[i] : 0;
+	__asm__ volatile("" : "+r"(i)); /* as in at_most */
+	if (i > 5)
+		return 0;
+	__asm__ volatile("" : "+r"(i));
+	return ev->args[i];
 }
 
 /* read_path appends the string at user address p at off and returns its length with the zero byte. */
