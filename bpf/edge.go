@@ -53,9 +53,7 @@ func (e *Edge) Attach(netns *os.File, sockets EdgeSockets) error {
 		if f == nil {
 			continue
 		}
-		err := e.relay.Put(uint32(i), uint64(f.Fd()))
-		runtime.KeepAlive(f)
-		if err != nil {
+		if err := e.put(uint32(i), f); err != nil {
 			return fmt.Errorf("bpf: look-up program: %s: %w", f.Name(), err)
 		}
 	}
@@ -65,6 +63,17 @@ func (e *Edge) Attach(netns *os.File, sockets EdgeSockets) error {
 	}
 	runtime.KeepAlive(netns)
 	return nil
+}
+
+// put leaves the socket as it is: Fd would make it block, for all who share it.
+func (e *Edge) put(index uint32, f *os.File) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var perr error
+	err = rc.Control(func(fd uintptr) { perr = e.relay.Put(index, uint64(fd)) })
+	return errors.Join(err, perr)
 }
 
 // Close takes the program off.
