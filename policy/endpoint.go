@@ -4,6 +4,10 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
+
+	"golang.org/x/net/idna"
+	"golang.org/x/net/publicsuffix"
 )
 
 const (
@@ -144,14 +148,13 @@ func parsePrefix(text string) (string, *problem) {
 	return prefix.String(), nil
 }
 
-// parseName reads a DNS name in lower case; "*." may stand before it.
+// parseName reads a DNS name in lower case; "*." may stand before it. An
+// international name is turned into its ASCII form (RFC 5891).
 func parseName(text string) (string, *problem) {
-	for _, r := range text {
-		if r >= 0x80 {
-			return "", wrong("write its ASCII form, xn--...", "%s is not an ASCII name", quote(text))
-		}
+	lower, p := toASCII(text)
+	if p != nil {
+		return "", p
 	}
-	lower := strings.ToLower(text)
 	name, wild := strings.CutPrefix(lower, "*.")
 	if strings.HasSuffix(name, ".") {
 		return "", wrong("leave out the last dot", "%s ends with a dot", quote(text))
@@ -163,7 +166,7 @@ func parseName(text string) (string, *problem) {
 	if p := checkLabels(text, name, labels); p != nil {
 		return "", p
 	}
-	if wild && publicSuffix(labels) {
+	if wild && (publicSuffix(name) || publicSuffix("any."+name)) {
 		return "", wrong(`name the domain: "*.example.`+name+`"`, "%s would allow names that anybody can register", quote(text))
 	}
 	return lower, nil
@@ -187,20 +190,29 @@ func checkLabels(text, name string, labels []string) *problem {
 	return nil
 }
 
-// publicSuffix reports a single label ("com") and the usual two-label
-// registries of countries ("co.uk"). It is a guard against slips, not the
-// public suffix list.
-func publicSuffix(labels []string) bool {
-	switch len(labels) {
-	case 1:
-		return true
-	case 2:
-		switch labels[0] {
-		case "ac", "co", "com", "edu", "gov", "ne", "net", "or", "org":
-			return len(labels[1]) == 2
-		}
+// publicSuffix reports a name below which others register theirs.
+func publicSuffix(name string) bool {
+	suffix, _ := publicsuffix.PublicSuffix(name)
+	return suffix == name
+}
+
+// toASCII returns the name in lower case, without characters beyond ASCII.
+func toASCII(text string) (string, *problem) {
+	if strings.IndexFunc(text, func(r rune) bool { return r >= 0x80 }) < 0 {
+		return strings.ToLower(text), nil
 	}
-	return false
+	name, wild := strings.CutPrefix(text, "*.")
+	odd := func(r rune) bool { return r >= 0x80 && !unicode.In(r, unicode.Letter, unicode.Mark, unicode.Nd) }
+	ascii, err := idna.Lookup.ToASCII(name)
+	back, berr := idna.Lookup.ToUnicode(ascii)
+	// What does not come back as it was written looks like another name.
+	if err != nil || berr != nil || back != strings.ToLower(name) || strings.IndexFunc(name, odd) >= 0 {
+		return "", wrong("write its ASCII form, xn--...", "%s is no international name", quote(text))
+	}
+	if wild {
+		ascii = "*." + ascii
+	}
+	return ascii, nil
 }
 
 // parsePrivate reads an entry of allow_private: a host without a port.

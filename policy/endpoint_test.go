@@ -21,6 +21,8 @@ func TestParseEndpoint(t *testing.T) {
 		"2001:db8::/32:443":                    {Proto: "tcp", Prefix: "2001:db8::/32", Port: 443, PortEnd: 443},
 		"[2001:db8::]/32:443":                  {Proto: "tcp", Prefix: "2001:db8::/32", Port: 443, PortEnd: 443},
 		"[2001:db8::/32]:443":                  {Proto: "tcp", Prefix: "2001:db8::/32", Port: 443, PortEnd: 443},
+		"Bücher.example:443":                   {Proto: "tcp", Host: "xn--bcher-kva.example", Port: 443, PortEnd: 443},
+		"*.bücher.example:443":                 {Proto: "tcp", Host: "*.xn--bcher-kva.example", Port: 443, PortEnd: 443},
 		"xn--bcher-kva.example:443":            {Proto: "tcp", Host: "xn--bcher-kva.example", Port: 443, PortEnd: 443},
 		strings.Repeat("a", 63) + ".example:1": {Proto: "tcp", Host: strings.Repeat("a", 63) + ".example", Port: 1, PortEnd: 1},
 	} {
@@ -48,7 +50,7 @@ func TestParseEndpointRefuses(t *testing.T) {
 		"a_b$:1", "a/b:1", "user@host:1", "1.2.3:1", "1.2.3.4.5:1", "01.2.3.4:1", "1.2.3.4/33:1", "1.2.3.4/8:1", "1.0.0.0/7:1", "1.2.3.4/:1",
 		"::1:443", "[::1]", "[::1]443", "[::1:443", "::1]:443", "[[::1]]:443", "a[::1]:443", "[]:443", "[1.2.3.4]:443", "[a.example]:443", "[::1%lo]:443",
 		"[::ffff:1.2.3.4]:1", "::ffff:1.2.3.0/120:1", "2000::/3:1", "[::]:1", "0.0.0.0:1",
-		"http://a.example", "https://a.example:443/", "ssh://a:22", "://a:1", "udp://", "udp://udp://a:1", "bücher.example:1", "a\x00b:1", "a\nb:1",
+		"http://a.example", "https://a.example:443/", "ssh://a:22", "://a:1", "udp://", "udp://udp://a:1", "\u200bx.example:1", "a\u2044b.example:1", "\uff45xample.com:1", "a\u3002b.example:1", "a\x00b:1", "a\nb:1",
 		strings.Repeat("a", 64) + ".example:1", strings.Repeat("a.", 127) + "example:1",
 	} {
 		if e, p := parseEndpoint(value{text: text}); p == nil {
@@ -60,8 +62,8 @@ func TestParseEndpointRefuses(t *testing.T) {
 // A registry of a country that is not in the table stays usable.
 func TestWildcardNames(t *testing.T) {
 	for text, ok := range map[string]bool{
-		"*.example.com": true, "*.example.co.uk": true, "*.github.io": true, "*.co.example": true,
-		"*.io": false, "*.ac.jp": false, "*.com.br": false,
+		"*.example.com": true, "*.example.co.uk": true, "*.me.github.io": true, "*.co.example": true,
+		"*.io": false, "*.github.io": false, "*.s3.amazonaws.com": false, "*.kawasaki.jp": false, "*.xn--p1ai": false, "*.ac.jp": false, "*.com.br": false,
 	} {
 		if _, p := parseName(text); (p == nil) != ok {
 			t.Errorf("%q: %v", text, p)

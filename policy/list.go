@@ -7,8 +7,9 @@ import "strings"
 type list[T any] struct {
 	at     func(*Policy) *[]T
 	parse  func(value) (T, *problem)
-	id     func(T) string // equal for two entries that mean the same
-	text   func(T) string // for people; nil when it is the id
+	id     func(T) string    // equal for two entries that mean the same
+	same   func(a, b T) bool // have they one id? nil: compares ids; lists may be long
+	text   func(T) string    // for people; nil when it is the id
 	src    func(T) Source
 	covers func(most, entry T) bool // nil: the ceiling does not bound it
 	from   func(*Policy) []T        // what a ceiling allows; nil when it is its own list
@@ -36,8 +37,12 @@ func (l list[T]) read(v value) (edit, *problem) {
 // that what is asked for is never mistaken for a default.
 func (l list[T]) add(p *Policy, entry T) {
 	all := l.at(p)
+	same := l.same
+	if same == nil {
+		same = func(a, b T) bool { return l.id(a) == l.id(b) }
+	}
 	for i, old := range *all {
-		if l.id(old) == l.id(entry) {
+		if same(old, entry) {
 			(*all)[i] = entry
 			return
 		}
