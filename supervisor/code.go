@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -203,8 +204,7 @@ func (c *codeRecord) ask(e *trace.Event, keep bool) {
 	if key.Ino == 0 || len(e.Path) == 0 || !keep && !c.first(key) { // what is asked for now may have been hashed and not kept
 		return
 	}
-	about := *e // the event's slices are the recorder's
-	about.Path, about.Argv = append([]byte(nil), e.Path...), nil
+	about := remembered(e)
 	r := codewatch.Request{
 		ID: key.ID, Ctime: e.Ctime, PID: e.Proc.Pid, Parent: e.Proc.PPid, Keep: keep,
 		Done: func(f *codewatch.File) { c.tell(&about, f) },
@@ -214,6 +214,11 @@ func (c *codeRecord) ask(e *trace.Event, keep bool) {
 		return
 	}
 	c.watch.Path(c.root, string(about.Path), r)
+}
+
+// remembered is a copy of what tell needs of an event: its slices are the recorder's.
+func remembered(e *trace.Event) trace.Event {
+	return trace.Event{Mono: e.Mono, Proc: e.Proc, Path: bytes.Clone(e.Path)}
 }
 
 // first notes that a version is asked for and reports whether it was not before.
@@ -252,8 +257,10 @@ func (c *codeRecord) interpreted(e *trace.Event) {
 	switch {
 	case !ok:
 	case given.Text > 0:
-		f := c.watch.Text(e.Argv[given.Text][given.Skip:])
-		c.tell(e, f)
+		c.tell(e, c.watch.Text(e.Argv[given.Text][given.Skip:]))
+	case given.Input:
+		about := remembered(e)
+		c.watch.Input(codewatch.Request{PID: e.Proc.Pid, Keep: true, Done: func(f *codewatch.File) { c.tell(&about, f) }})
 	case given.Script > 0 && len(c.scripts) < maxTold:
 		c.scripts[e.Proc.Pid] = string(e.Argv[given.Script])
 	}
@@ -319,6 +326,22 @@ func (c *codeRecord) release() error {
 		return nil
 	}
 	return c.watch.Release()
+}
+
+// counts are for the summary: what the supervisor has done for the run.
+func (c *codeRecord) counts() []trace.Count {
+	if c == nil {
+		return nil
+	}
+	n := c.watch.Counts()
+	return []trace.Count{
+		{Name: "code.opened", N: n.Opened},
+		{Name: "code.hashed", N: n.Hashed},
+		{Name: "code.cached", N: n.Cached},
+		{Name: "code.bytes", N: n.Bytes},
+		{Name: "code.stored", N: n.Stored},
+		{Name: "code.dropped", N: n.Dropped},
+	}
 }
 
 // end waits for digests that are still being taken and returns what the record lacks.

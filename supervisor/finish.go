@@ -228,7 +228,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	sum := &trace.Event{
 		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
 		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)),
-		Counts: slices.Concat(counts(stats, r.plan.Syscalls), r.recordCounts(&stats), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts(), r.sealer.anchorCounts()),
+		Counts: slices.Concat(counts(stats, r.plan.Syscalls), r.recordCounts(&stats), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts(), r.code.counts(), r.sealer.anchorCounts()),
 	}
 	if r.sensor == nil {
 		findings = append(findings, "no events: the gap `record` was accepted")

@@ -113,6 +113,7 @@ func (w *Watch) expire(e *entry) {
 // digest reads the whole file.
 func (w *Watch) digest(e *entry, f *os.File, out *File, keep bool) {
 	awaitTick(e.key.Ctime)
+	written := hasWriter(f)
 	sum, content, err := w.read(f, e.key.Size, keep && e.key.Size <= w.cfg.Limits.Object)
 	var st unix.Stat_t
 	if err == nil {
@@ -122,7 +123,7 @@ func (w *Watch) digest(e *entry, f *os.File, out *File, keep bool) {
 	case err != nil:
 		out.State = Error
 		return
-	case keyOf(&st) != e.key:
+	case keyOf(&st) != e.key || written:
 		out.State = Raced
 	case st.Dev == memfdDev():
 		out.State, out.Gone = Memfd, false // it never had a name
@@ -181,6 +182,18 @@ func awaitTick(ctime int64) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// hasWriter reports whether somebody holds the file open, or mapped, to write to
+// it. Who has written to a shared mapping once can go on without a new ctime;
+// whoever comes later cannot. A lease for reading is refused while there is such
+// a holder (fcntl(2), F_SETLEASE); file systems without leases do not tell.
+func hasWriter(f *os.File) bool {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	if err == nil {
+		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	}
+	return errors.Is(err, unix.EAGAIN)
 }
 
 // begins reports whether a file begins with a text.

@@ -10,9 +10,10 @@ import (
 // arguments, which prove nothing: it only says where to look. What was run is
 // what the kernel says the process opened.
 type Given struct {
-	Script int // index of the argument that names a script; 0: none
-	Text   int // index of the argument that is the text of one; 0: none
-	Skip   int // bytes of that argument that are not of the text
+	Script int  // index of the argument that names a script; 0: none
+	Text   int  // index of the argument that is the text of one; 0: none
+	Skip   int  // bytes of that argument that are not of the text
+	Input  bool // neither: it reads a script from its standard input, if it runs one at all
 }
 
 // dialect is how an interpreter's arguments are read.
@@ -63,7 +64,7 @@ func Interpreted(exe string, argv [][]byte) (Given, bool) {
 			return operand(i+1, text), true
 		}
 		if arg == "" || arg == "-" || arg == "--" {
-			return Given{}, true
+			break
 		}
 		if arg[0] != '-' && (arg[0] != '+' || !d.shell) {
 			return operand(i, text), true
@@ -82,7 +83,7 @@ func Interpreted(exe string, argv [][]byte) (Given, bool) {
 			i++
 		}
 	}
-	return Given{}, true
+	return Given{Input: !text}, true
 }
 
 func operand(i int, text bool) Given {

@@ -8,9 +8,9 @@ import (
 func TestInterpreted(t *testing.T) {
 	for _, c := range []struct {
 		exe, argv    string // arguments between blanks; _ is a blank
-		script, text string // what is found; "" nothing
+		script, text string // what is found; "" nothing; "<" for the script: the standard input
 	}{
-		{"/usr/bin/dash", "sh", "", ""},
+		{"/usr/bin/dash", "sh", "<", ""},
 		{"/usr/bin/dash", "sh s.sh a b", "s.sh", ""},
 		{"/usr/bin/dash", "sh -eu s.sh -c", "s.sh", ""},
 		{"/usr/bin/dash", "sh -c echo_hi name", "", "echo_hi"},
@@ -20,8 +20,8 @@ func TestInterpreted(t *testing.T) {
 		{"/usr/bin/bash", "bash -eo pipefail -c text", "", "text"},
 		{"/usr/bin/bash", "bash --norc -- -s.sh", "-s.sh", ""},
 		{"/usr/bin/bash", "bash --rcfile rc s.sh", "s.sh", ""},
-		{"/usr/bin/bash", "bash -s", "", ""},
-		{"/usr/bin/bash", "bash - x", "", ""},
+		{"/usr/bin/bash", "bash -s", "<", ""},
+		{"/usr/bin/bash", "bash - x", "<", ""},
 		{"/usr/bin/bash", "bash +x s.sh", "s.sh", ""},
 		{"/usr/bin/python3.11", "python3 x.py", "x.py", ""},
 		{"/usr/bin/python3.11", "python3 -u -X dev x.py", "x.py", ""},
@@ -38,7 +38,9 @@ func TestInterpreted(t *testing.T) {
 		{"/usr/bin/perl", "perl -I lib x.pl", "x.pl", ""},
 		{"/usr/bin/cat", "cat x.py", "", ""},
 		{"/w/sh-like", "sh x.sh", "", ""},
-		{"/usr/bin/dash", "", "", ""},
+		{"/usr/bin/python3", "python3 -u -", "<", ""},
+		{"/usr/bin/dash", "sh -c", "", ""},
+		{"/usr/bin/dash", "", "<", ""},
 	} {
 		var argv [][]byte
 		for _, a := range strings.Fields(c.argv) {
@@ -48,6 +50,9 @@ func TestInterpreted(t *testing.T) {
 		script, text := "", ""
 		if g.Script > 0 {
 			script = string(argv[g.Script])
+		}
+		if g.Input {
+			script = "<"
 		}
 		if g.Text > 0 {
 			text = string(argv[g.Text][g.Skip:])

@@ -63,6 +63,24 @@ func (w *Watch) heldBy(pid uint32, id ID) *os.File {
 	return nil
 }
 
+// Input asks for what the process reads as its standard input, when that is a
+// regular file or memory; false when it is not. The Request's ID is filled in.
+func (w *Watch) Input(r Request) bool {
+	f, err := openPath(unix.AT_FDCWD, procDir(r.PID)+"/fd/0", 0)
+	if err != nil {
+		return false
+	}
+	var stx unix.Statx_t
+	err = unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &stx)
+	if err != nil || stx.Mode&unix.S_IFMT != unix.S_IFREG {
+		f.Close()
+		return false
+	}
+	r.ID = w.mounts.identify(int(f.Fd()), r.PID).ID
+	w.Open(f, r)
+	return true
+}
+
 // Path asks for what lies at an absolute path of the run, below its root. The
 // path is followed in the background: a file system may hang.
 func (w *Watch) Path(root *os.File, path string, r Request) {

@@ -117,6 +117,63 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// What can be written to without a trace is not said to be what ran.
+func TestHeldForWriting(t *testing.T) {
+	testenv.Root(t)
+	v, root := unwatched(t, DefaultLimits), slash(t)
+	for i, want := range []State{OK, Raced, Raced, OK} {
+		name := program(t, "/bin/true")
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		must(t, err)
+		m, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		must(t, err)
+		if i != 1 { // else it is open besides
+			must(t, f.Close())
+		}
+		if want == OK {
+			must(t, unix.Munmap(m))
+		}
+		got := ask(t, func(r Request) { v.Path(root, name, r) }, Request{ID: idOf(t, name)})
+		if got.State != want || got.SHA256 != sumOf(t, name) {
+			t.Errorf("%d: %+v, want %s", i, got, want)
+		}
+		if want == Raced {
+			must(t, unix.Munmap(m))
+		}
+		f.Close()
+	}
+}
+
+func TestInput(t *testing.T) {
+	testenv.Root(t)
+	v := unwatched(t, DefaultLimits)
+	name := program(t, "/bin/true")
+	for _, c := range []struct {
+		from string
+		want bool
+	}{{name, true}, {"/dev/null", false}, {"/", false}} {
+		in, err := os.Open(c.from)
+		must(t, err)
+		cmd := exec.Command("/bin/sleep", "60")
+		cmd.Stdin = in
+		must(t, cmd.Start(), in.Close())
+		asked := false
+		f := ask(t, func(r Request) {
+			if asked = v.Input(r); !asked {
+				r.Done(nil)
+			}
+		}, Request{PID: uint32(cmd.Process.Pid), Keep: true})
+		if asked != c.want || asked && (f.ID != idOf(t, name) || f.State != OK || !f.Stored) {
+			t.Errorf("%s: %v, %+v", c.from, asked, f)
+		}
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
+	if v.Input(Request{PID: 1 << 30}) {
+		t.Error("of no process")
+	}
+}
+
 func TestText(t *testing.T) {
 	l := DefaultLimits
 	l.Object = 5

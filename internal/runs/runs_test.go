@@ -101,6 +101,43 @@ func TestRunFiles(t *testing.T) {
 	}
 }
 
+func TestSub(t *testing.T) {
+	d := create(t, openState(t), "r")
+	for range 2 { // made, then opened
+		sub, err := d.Sub("code")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := sub.Create("x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if _, err := sub.Create("x"); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("made twice: %v", err)
+		}
+		if err := errors.Join(sub.Unlink("x"), sub.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	st, err := os.Stat(d.Path() + "/code")
+	if err != nil || st.Mode() != fs.ModeDir|0o700 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+	if err := os.Symlink("code", d.Path()+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "..", "a/b", "link", "../r"} {
+		if sub, err := d.Sub(bad); err == nil {
+			sub.Close()
+			t.Errorf("%q was opened", bad)
+		}
+		if bad != "link" && d.Unlink(bad) == nil {
+			t.Errorf("%q was removed", bad)
+		}
+	}
+}
+
 func TestWriteFile(t *testing.T) {
 	d := create(t, openState(t), "r1")
 	os.WriteFile(d.Path()+"/.plan.json.tmp", []byte("of a writer that was killed"), 0o600)
