@@ -45,6 +45,8 @@ type explanation struct {
 	at      map[string]*refusal // by sentence
 	missing map[string]*refusal // by path
 	others  uint64              // denials that were not kept
+	asked   uint64              // name servers inside the run that were asked
+	names   bool                // the run has a resolver, which records what it is asked
 }
 
 // refusal is one denial, or a look-up in vain, and how often there was one like
@@ -65,6 +67,10 @@ func (x *explanation) add(e *Event) error {
 	switch {
 	case e.Denied():
 		x.deny(e)
+	case e.Kind == KindDNS:
+		x.names = true
+	case onNetwork(e) && e.Port == 53 && e.Addr.Unmap().IsLoopback():
+		x.asked += e.Times()
 	case e.Errno == enoent && e.Phase != PhaseEnvelope && absolute(e.Path) && !secret(e):
 		if m := x.missing[string(e.Path)]; m != nil {
 			m.count += e.Times()
@@ -121,6 +127,10 @@ func (x *explanation) writeDenials(w io.Writer, ask func(string) string) {
 			row("host", cmp.Or(Line(ask(string(d.e.Path))), "nothing that you can see")+" at this path")
 		}
 		row("remedy", d.remedy())
+	}
+	if x.asked > 0 && !x.names {
+		fmt.Fprintf(w, "\na name server was asked, %d times, and the run has none: names are known to runs that may reach\n"+
+			"somebody (network.egress); allow what it needs by name: --allow NAME:PORT\n", x.asked)
 	}
 	if x.others > 0 {
 		fmt.Fprintf(w, "\n(%d further denials: trace denied)\n", x.others)

@@ -44,6 +44,7 @@ func work(t *testing.T, differently bool) *bytes.Buffer {
 	s.add(&Event{Kind: KindDeny, Proc: cc, Syscall: "ptrace", SyscallNr: 101, Errno: 1, Verdict: VerdictDeny, Layer: LayerSeccomp, Certainty: Certain, Rule: "process.seccomp_allow", RuleSource: "default"})
 	s.add(&Event{Kind: KindOpen, Proc: sh, Path: []byte("/etc/shadow"), Access: "r", Errno: 13, Verdict: VerdictDeny, Layer: LayerDAC, Certainty: Inferred})
 	s.add(&Event{Kind: KindOpen, Proc: cc, Path: []byte("/opt/sdk/x"), Access: "r", Errno: enoent, Verdict: VerdictDeny, Layer: LayerMount, Certainty: Inferred, Rule: "filesystem.read_only_mounts", RuleSource: "default", Remedy: "--ro /opt/sdk/x"})
+	s.add(&Event{Kind: KindConnect, Proc: cc, Family: "inet", Proto: "udp", Addr: netip.MustParseAddr("127.0.0.1"), Port: 53, Verdict: VerdictAllow})
 	if differently {
 		s.add(&Event{Kind: KindUnlink, Proc: cc, Path: []byte("/src/a.c")})
 		s.add(&Event{Kind: KindExec, Proc: cc, Path: []byte("/usr/bin/as"), Argv: args("as")})

@@ -57,6 +57,7 @@ type Needs struct {
 	env       map[string]bool
 	limits    map[string]uint64 // that were met, by their key: twice the value
 	words     map[string]bool   // under unsafe
+	looked    map[string]bool   // paths that were asked for remarks
 	left      map[string]bool   // remarks: what is left out, and why
 }
 
@@ -71,7 +72,7 @@ func New(exists func(string) string, unsafe bool) *Needs {
 	return &Needs{
 		Exists: exists, Unsafe: unsafe,
 		grants: map[grant]string{}, paths: map[string]bool{}, hosts: map[string]bool{}, sockets: map[string]bool{}, calls: map[string]bool{},
-		env: map[string]bool{}, limits: map[string]uint64{}, words: map[string]bool{}, left: map[string]bool{},
+		env: map[string]bool{}, limits: map[string]uint64{}, words: map[string]bool{}, left: map[string]bool{}, looked: map[string]bool{},
 	}
 }
 
@@ -195,9 +196,28 @@ func (n *Needs) path(p *Plan, e *trace.Event, raw []byte, access string) {
 			n.leave("writing %s: it is part of every run's view", trace.Quote(in.At))
 		}
 	case !failed || e.Kind == trace.KindExecFail && !e.Denied() && p.visible(at):
+	case !e.Denied():
+		n.probed(at)
 	default:
 		n.missed(at, access)
 	}
+}
+
+// probed remarks on a path that was looked for where programs look for what may
+// or may not be there, such as below /etc.
+func (n *Needs) probed(at string) {
+	if n.looked[at] || len(n.looked) >= maxPaths {
+		return
+	}
+	n.looked[at] = true
+	if !outOfReach(at) && trace.Advisable([]byte(at)) && n.Exists(at) != "" {
+		n.leave("%s: it was looked for, and may be missed", trace.Quote(at))
+	}
+}
+
+// outOfReach reports whether a path lies where every run has its own.
+func outOfReach(at string) bool {
+	return slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/run", "/tmp"}, func(dir string) bool { return below(at, dir) })
 }
 
 const enoent = 2 // on every architecture
@@ -249,10 +269,8 @@ func (n *Needs) missed(at, access string) {
 	if access == "dir" {
 		at, access = path.Dir(at), "w"
 	}
-	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp"} {
-		if below(at, dir) {
-			return
-		}
+	if outOfReach(at) {
+		return
 	}
 	if _, known := n.paths[at]; known || len(n.paths) >= maxPaths {
 		n.paths[at] = n.paths[at] || access == "w"
