@@ -142,6 +142,43 @@ func (s *Staged) below(e *changes.Entry, paths []string, hit []bool) bool {
 	return found
 }
 
+// Has reports whether a change lies at or below a host path.
+func (s *Staged) Has(p string) bool {
+	for i := range s.Entries {
+		if s.below(&s.Entries[i], []string{p}, make([]bool, 1)) {
+			return true
+		}
+	}
+	return false
+}
+
+// OnlyFiles takes out of picks what is neither a regular file nor a directory,
+// deletions, and what is beyond limit bytes, and says what that was.
+func (s *Staged) OnlyFiles(picks []bool, limit int64) (out []string) {
+	for i := range s.Entries {
+		e := &s.Entries[i]
+		if !picks[i] || e.Op() == changes.None {
+			continue
+		}
+		why := ""
+		switch {
+		case e.New == nil:
+			why = "it was deleted"
+		case e.New.Type == changes.File && e.New.Size > limit:
+			why = "it is too large"
+		case e.New.Type == changes.File:
+			limit -= e.New.Size
+		case e.New.Type != changes.Dir:
+			why = "it is a " + string(e.New.Type)
+		}
+		if why != "" {
+			picks[i] = false
+			out = append(out, trace.Quote(s.Path(e))+": "+why)
+		}
+	}
+	return out
+}
+
 // holdBelow holds back what lies in a new or renamed directory that is held back.
 func (s *Staged) holdBelow(picks []bool, held []changes.Change) {
 	out := map[int]bool{}

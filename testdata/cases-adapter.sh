@@ -36,7 +36,7 @@ for word in "${words[@]}"; do
 	overlay=*) mode=cow ;;
 	commit=no) commit=never ;;
 	commit=yes) ;;
-	collect=*) ;; # the runner reads it afterwards
+	collect=*) flags+=(--collect "$value") ;;
 	*) echo "cases-adapter.sh: no such policy word: $word" >&2; exit 125 ;;
 	esac
 done

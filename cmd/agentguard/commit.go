@@ -58,19 +58,23 @@ func commit(s *supervisor.Staged, id string, o commitChoice) error {
 	if err != nil {
 		return err
 	}
-	err = s.Commit(picks, o.force)
-	var conflict *changes.ConflictError
-	if errors.As(err, &conflict) {
-		tellConflicts(conflict, id)
-		return status(statusConflict)
-	}
-	if err != nil {
-		return err
+	if err := s.Commit(picks, o.force); err != nil {
+		return commitFailed(err, id)
 	}
 	if !o.quiet {
 		tellCommitted(s, picks, held)
 	}
 	return nil
+}
+
+// commitFailed says why nothing was committed.
+func commitFailed(err error, id string) error {
+	var conflict *changes.ConflictError
+	if errors.As(err, &conflict) {
+		tellConflicts(conflict, id)
+		return status(statusConflict)
+	}
+	return err
 }
 
 // most bounds the lines of one kind that are told.

@@ -37,6 +37,7 @@ type execFlags struct {
 	dryRun   bool
 	quiet    bool
 	verbose  bool
+	collect  []string // results that are committed whatever happens to the rest
 }
 
 // policyFlag collects the values of one policy flag.
@@ -108,6 +109,7 @@ cpu limit, by --output where real directories are writable, or by --on-loss kill
 	fl.SetInterspersed(false)
 	f.addPolicyFlags(c)
 	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard, below it users/UID under sudo, where this flag is refused)")
+	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")

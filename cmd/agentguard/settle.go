@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/agentguard/agentguard/internal/changes"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // settle decides about what the run staged, as --commit says: commit it when the
@@ -29,6 +31,12 @@ func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
 	switch {
 	case when == "success" && res.Status == 0:
 		return f.commitRun(res)
+	case len(f.collect) > 0:
+		if err := f.collectResults(res); err != nil {
+			return err
+		}
+	}
+	switch {
 	case when == "ask" && terminal:
 		return f.ask(res)
 	}
@@ -67,6 +75,49 @@ func (f *execFlags) commitRun(res *runs.Result) error {
 	defer d.Close()
 	defer s.Close()
 	return commit(s, res.ID, commitChoice{protect: s.Protect, quiet: f.quiet})
+}
+
+// maxCollected bounds what one run hands out by --collect, in bytes.
+const maxCollected = 1 << 30
+
+// collectResults commits the results that were named. What is no regular file,
+// such as a link that the command left in a result's place, is not handed out.
+func (f *execFlags) collectResults(res *runs.Result) error {
+	s, d, err := openStaged(f.state, []string{res.ID}, true)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	defer s.Close()
+	var paths []string
+	for _, name := range f.collect {
+		p, err := filepath.Abs(name)
+		if err != nil {
+			return err
+		}
+		if !s.Has(p) {
+			tell("%s was not made or changed", trace.Quote(name))
+			continue
+		}
+		paths = append(paths, p)
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	picks, held, err := s.Pick(paths, s.Protect, false)
+	if err != nil {
+		return err
+	}
+	for _, n := range s.OnlyFiles(picks, maxCollected) {
+		tell("not collected: %s", n)
+	}
+	if err := s.Commit(picks, false); err != nil {
+		return commitFailed(err, res.ID)
+	}
+	if !f.quiet {
+		tellCommitted(s, picks, held)
+	}
+	return nil
 }
 
 // ask shows the changes and lets a person decide. No answer changes nothing.

@@ -26,11 +26,12 @@ type Bounds struct {
 	Bytes    int64 // read to digest and keep contents, old and new
 	OldBytes int64 // of old contents that are kept, so that a patch can be shown
 	OldFile  int64 // the largest of them
+	OldFiles int   // how many
 }
 
 // DefaultBounds are for a run whose storage is bounded as runs are.
 func DefaultBounds() Bounds {
-	return Bounds{Entries: 4 << 20, Bytes: 64 << 30, OldBytes: 64 << 20, OldFile: 1 << 20}
+	return Bounds{Entries: 4 << 20, Bytes: 64 << 30, OldBytes: 64 << 20, OldFile: 1 << 20, OldFiles: 500}
 }
 
 // Summary counts a change set.
@@ -509,8 +510,9 @@ func (p *packer) lowerNode(dir int, name string, m *meta) (*Node, error) {
 		p.left.Bytes = 0
 		return n, nil // known by its identity alone
 	}
-	if n.Size <= p.left.OldFile && n.Size <= p.left.OldBytes {
+	if n.Size <= p.left.OldFile && n.Size <= p.left.OldBytes && p.left.OldFiles > 0 {
 		p.left.OldBytes -= n.Size
+		p.left.OldFiles--
 		n.SHA256, n.Size, err = p.keep(f)
 	} else {
 		n.SHA256, n.Size, err = p.digest(f)
