@@ -56,9 +56,6 @@ func (g *gaps) filesystem(p *Policy) {
 	if !p.Toolchains.Source.IsDefault() && p.Toolchains.Value == "auto" {
 		g.add("filesystem.toolchains", p.Toolchains.Source, "finding toolchains outside the system directories is not built yet", "remove toolchains, and name their directories with --ro")
 	}
-	if p.Persistence.Value == "keep" {
-		g.add("filesystem.persistence", p.Persistence.Source, "keeping a run's private files for the next run is not built yet", "write persistence: ephemeral")
-	}
 	if where := p.reallyWritable(); where != "" && len(p.Protect) > 0 {
 		g.add("filesystem.protect", p.Protect[0].Source, "paths inside "+quote(where)+", which is written in place, cannot be protected yet", "use --mode cow, whose commit holds them back")
 	}

@@ -30,7 +30,7 @@ func TestGaps(t *testing.T) {
 		{"  filesystem: {cow_mounts: [/a]}\n", ""},
 		{"  filesystem: {toolchains: auto}\n", "filesystem.toolchains"},
 		{"  filesystem: {toolchains: none}\n", ""},
-		{"  filesystem: {persistence: keep}\n", "filesystem.persistence"},
+		{"  filesystem: {persistence: keep}\n", ""},
 		{"  filesystem: {commit: ask}\n", ""},
 		{"  filesystem: {commit: success}\n", ""},
 		{"  filesystem: {commit: never}\n", ""},

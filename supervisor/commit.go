@@ -142,6 +142,20 @@ func (s *Staged) below(e *changes.Entry, paths []string, hit []bool) bool {
 	return found
 }
 
+// Pending reports whether one of the trees is the directory root, and whether
+// something about it is not decided yet.
+func (s *Staged) Pending(root string) (of, pending bool) {
+	for i := range s.Entries {
+		e := &s.Entries[i]
+		if string(s.RootOf(e).Name) != root {
+			continue
+		}
+		of = true
+		pending = pending || !s.Settled[i] && e.Op() != changes.None
+	}
+	return of, pending
+}
+
 // Has reports whether a change lies at or below a host path.
 func (s *Staged) Has(p string) bool {
 	for i := range s.Entries {

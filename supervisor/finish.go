@@ -108,6 +108,9 @@ func (r *Run) newResult(started time.Time, end exited) *runs.Result {
 	for _, g := range r.plan.Gaps {
 		res.Gaps = append(res.Gaps, runs.Gap{Clause: g.Clause, Source: g.Source, Missing: g.Missing})
 	}
+	if r.cfg.Continue != nil {
+		res.Continues = r.cfg.Continue.run.ID()
+	}
 	r.status(res, end)
 	res.Usage.Wall = end.after
 	var err error

@@ -33,6 +33,7 @@ type Config struct {
 
 	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
 
+	Continue *Staged          // what this run begins with; nil: nothing
 	StateDir string           // "" is the default of the user
 	SealFile string           // the administrator's anchor.Config; "": none
 	Signals  <-chan os.Signal // forwarded to the command; nil: none
@@ -145,9 +146,10 @@ func (r *Run) order() order {
 			{"calls", r.makeCalls},      // the list of calls of program.go, for PID 2
 		},
 		enclosing: []step{
-			{"network", r.openNetwork}, // where there is an allowlist: the holes in the wall
-			{"envelope", r.envelope},   // the calls are made: every layer, canary, execve
-			{"running", r.startRelays}, // output flows, signals are forwarded
+			{"network", r.openNetwork},   // where there is an allowlist: the holes in the wall
+			{"continue", r.continueFrom}, // where another run is continued: its staged changes
+			{"envelope", r.envelope},     // the calls are made: every layer, canary, execve
+			{"running", r.startRelays},   // output flows, signals are forwarded
 		},
 	}
 }

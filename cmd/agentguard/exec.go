@@ -37,6 +37,7 @@ type execFlags struct {
 	dryRun   bool
 	quiet    bool
 	verbose  bool
+	cont     string   // the run to continue
 	collect  []string // results that are committed whatever happens to the rest
 }
 
@@ -109,6 +110,7 @@ cpu limit, by --output where real directories are writable, or by --on-loss kill
 	fl.SetInterspersed(false)
 	f.addPolicyFlags(c)
 	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard, below it users/UID under sudo, where this flag is refused)")
+	fl.StringVar(&f.cont, "continue", "", "begin with what run `ID|last` staged; what this run stages holds both")
 	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
@@ -174,6 +176,12 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
+	}
+	if cfg.Continue, err = f.continued(pol); err != nil {
+		return nil, nil, err
+	}
+	if cfg.Continue != nil {
+		defer cfg.Continue.Close()
 	}
 	if !f.dryRun {
 		res, err := supervisor.Execute(context.Background(), cfg)

@@ -155,3 +155,47 @@ func writeStaged(s *supervisor.Staged) error {
 	}
 	return nil
 }
+
+// continued opens what the run is to begin with: what --continue names, or with
+// persistence: keep what the newest run in the same workspace left staged.
+func (f *execFlags) continued(pol *policy.Policy) (*supervisor.Staged, error) {
+	switch {
+	case f.cont != "":
+		s, d, err := openStaged(f.state, []string{f.cont}, false)
+		if err != nil {
+			return nil, err
+		}
+		return s, d.Close()
+	case pol.Persistence.Value == "keep" && pol.Workspace.Mode == "cow" && pol.Workspace.Path != "":
+		return f.kept(pol.Workspace.Path)
+	}
+	return nil, nil
+}
+
+// kept finds the newest run that changed a workspace, when something of that is
+// still staged.
+func (f *execFlags) kept(workspace string) (*supervisor.Staged, error) {
+	st, err := openState(f.state)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	ids, err := st.IDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		s, d, err := openStaged(f.state, []string{id}, false)
+		if err != nil {
+			continue // it staged nothing, or is live
+		}
+		of, pending := s.Pending(workspace)
+		if of && pending {
+			return s, d.Close()
+		}
+		if err := errors.Join(s.Close(), d.Close()); err != nil || of {
+			return nil, err
+		}
+	}
+	return nil, nil
+}

@@ -35,10 +35,11 @@ type Result struct {
 	Stderr  Output     `json:"stderr"`
 	Record  Record     `json:"record"`
 
-	Network []Destination `json:"network,omitempty"` // what went where, most sent first
-	Changes *Changes      `json:"changes,omitempty"` // staged by the run; nil: none
-	Gaps    []Gap         `json:"gaps,omitempty"`    // accepted with --allow-gap
-	Thin    []string      `json:"thin,omitempty"`    // resources with one layer only
+	Network   []Destination `json:"network,omitempty"`   // what went where, most sent first
+	Continues string        `json:"continues,omitempty"` // the run whose staged changes this one began with
+	Changes   *Changes      `json:"changes,omitempty"`   // staged by the run; nil: none
+	Gaps      []Gap         `json:"gaps,omitempty"`      // accepted with --allow-gap
+	Thin      []string      `json:"thin,omitempty"`      // resources with one layer only
 }
 
 // Why a run ended.
