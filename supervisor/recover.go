@@ -110,6 +110,7 @@ type recovery struct {
 	start   trace.Event // first record
 	summary trace.Event
 	finding string
+	done    bool // only the log lacked something
 	losses  []trace.Loss
 	head    seal.Head
 	sum     string
@@ -132,7 +133,7 @@ func Recover(c Caller, s *runs.State, id string) error {
 	defer v.Close()
 	r := &recovery{dir: dir, user: LogUser(c, s), vault: v, finding: killedFinding}
 	for _, step := range []func() error{r.open, r.check, r.endRecord, r.rebuild, r.store} {
-		if err := step(); err != nil {
+		if err := step(); err != nil || r.done {
 			return err
 		}
 	}
@@ -149,14 +150,16 @@ func (r *recovery) open() (err error) {
 
 // check refuses a run that is sealed, or whose record was altered.
 func (r *recovery) check() error {
-	if f, err := r.dir.Open(seal.SealFile); err == nil {
-		return errors.Join(ErrSealed, f.Close())
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	text, err := readWhole(r.dir, seal.SealFile)
+	sealed := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var err error
 	if r.was, err = seal.Verify(r.dir.FS(), r.keys, nil); err != nil {
 		return err
+	}
+	if sealed {
+		return r.relog(text)
 	}
 	if r.was.Verdict == trace.Altered {
 		return fmt.Errorf("the record does not match its checkpoints (%s): it is left as it is", r.was.Faults[0])
@@ -165,6 +168,30 @@ func (r *recovery) check() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // the supervisor died before it was written
 	}
+	return err
+}
+
+// relog gives the host's log a seal that was written just before its writer was
+// killed. Where there is none of that, it returns ErrSealed.
+func (r *recovery) relog(text []byte) error {
+	log, err := r.vault.Log(r.keys)
+	if err != nil {
+		return err
+	}
+	id, kind := seal.RunID{User: r.user, ID: r.dir.ID()}, seal.LogRecovered
+	if r.was.State == seal.Sealed { // the host has not signed this one: the log must know its key
+		log.Check(r.was, id)
+		kind = seal.LogSeal
+	}
+	if logged := log.Runs[id]; logged == nil || logged.Seal != "" || r.was.Verdict == trace.Altered {
+		return ErrSealed
+	}
+	r.done = true
+	return r.log(kind, text)
+}
+
+func (r *recovery) log(kind string, text []byte) error {
+	_, err := r.vault.Append(r.host, &seal.LogEntry{Kind: kind, Run: r.dir.ID(), User: r.user, SHA256: digest(text)}, true)
 	return err
 }
 
@@ -265,8 +292,7 @@ func (r *recovery) store() error {
 	if err != nil {
 		return err
 	}
-	_, err = r.vault.Append(r.host, &seal.LogEntry{Kind: seal.LogRecovered, Run: r.dir.ID(), User: r.user, SHA256: digest(text)}, true)
-	return err
+	return r.log(seal.LogRecovered, text)
 }
 
 // result is that of the run, if the supervisor lived to write one, else what can

@@ -116,7 +116,8 @@ func newRunsShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if j, why := vouchFor(*state, d); j == trace.Altered || j == trace.Unsealed && !d.Live() {
+		live := d.Live()
+		if j, why := vouchFor(*state, d); j == trace.Altered || j == trace.Unsealed && !live {
 			res.Record.Verdict, res.Record.Findings = string(j), append(why, res.Record.Findings...)
 		}
 		if *asJSON {

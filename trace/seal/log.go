@@ -2,6 +2,7 @@ package seal
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -142,8 +143,9 @@ type RunID struct {
 
 // LoggedRun is what the log says about one run.
 type LoggedRun struct {
-	Started   int64 // index of its start; -1: none
-	Seal      string
+	Started   int64  // index of its start; -1: none
+	Key       string // SHA-256 of the certificate of its key
+	Seal      string // SHA-256 of its seal
 	Recovered bool
 	Pruned    *LogEntry
 	Unanchor  string // why its seal did not reach every anchor
@@ -206,7 +208,7 @@ func (l *Log) add(e LogEntry, index int64) {
 	}
 	switch e.Kind {
 	case LogStart:
-		r.Started = index
+		r.Started, r.Key = index, e.SHA256
 	case LogSeal, LogRecovered:
 		if r.Seal != "" && r.Seal != e.SHA256 {
 			l.fault("entries", index+1, "run %s was sealed before", e.Run)
@@ -220,30 +222,39 @@ func (l *Log) add(e LogEntry, index int64) {
 }
 
 // Check holds what Verify found of a run against the log, and adds what differs
-// to the report.
+// to the report. A log that was damaged may lack entries.
 func (l *Log) Check(r *Report, id RunID) {
-	fault := func(format string, a ...any) {
+	logged, whole := l.Runs[id], len(l.Gaps) == 0
+	if logged == nil {
+		r.refuse(r.digest != "" && whole, "the host's log does not know this run")
+		return
+	}
+	r.refuse(r.digest == "" && logged.Seal != "", "the file is missing: the host's log has its digest %s", logged.Seal)
+	if r.digest == "" || r.Statement == nil {
+		return
+	}
+	p := &r.Statement.Predicate
+	own := p.State == Sealed && logged.Key == fmt.Sprintf("%x", sha256.Sum256([]byte(p.Certificate)))
+	r.refuse(p.State == Sealed && !own && logged.Started >= 0, "sealed by another key than the one that the host's log has of the run's start")
+	switch {
+	case logged.Seal == r.digest:
+	case logged.Seal != "":
+		r.refuse(true, "not the seal that the host's log has (SHA-256 %s, logged %s)", r.digest, logged.Seal)
+	case own:
+		r.Why = append(r.Why, "agentguard was killed after it had sealed the run, before the host's log had the seal")
+	default:
+		r.refuse(whole, "the host's log does not know this seal")
+	}
+	if why := l.Contradicts(p.HostLog); why != "" {
+		r.refuse(whole, "the run began at another state of the host's log: %s", why)
+	}
+}
+
+// refuse notes that the seal is not what it should be, if that is so.
+func (r *Report) refuse(bad bool, format string, a ...any) {
+	if bad {
 		r.Faults = append(r.Faults, Fault{File: SealFile, Text: fmt.Sprintf(format, a...)})
 		r.Verdict = trace.Altered
-	}
-	logged := l.Runs[id]
-	switch {
-	case logged == nil && r.digest != "" && len(l.Gaps) == 0:
-		fault("the host's log does not know this run")
-		return
-	case logged == nil:
-		return
-	case r.digest == "" && logged.Seal != "":
-		fault("the file is missing: the host's log has its digest %s", logged.Seal)
-	case r.digest != "" && logged.Seal == "" && len(l.Gaps) == 0:
-		fault("the host's log does not know this seal")
-	case r.digest != "" && logged.Seal != "" && r.digest != logged.Seal:
-		fault("not the seal that the host's log has (SHA-256 %s, logged %s)", r.digest, logged.Seal)
-	}
-	if r.Statement != nil {
-		if why := l.Contradicts(r.Statement.Predicate.HostLog); why != "" && len(l.Gaps) == 0 {
-			fault("the run began at another state of the host's log: %s", why)
-		}
 	}
 }
 

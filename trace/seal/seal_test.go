@@ -598,3 +598,69 @@ func TestAnchorsFindForgery(t *testing.T) {
 		t.Errorf("another record by the same key passes: %+v %v", r, err)
 	}
 }
+
+// What the host's log says about a run is held against its seal.
+func TestLogCheck(t *testing.T) {
+	l := begin(t)
+	l.events(5)
+	m := l.end()
+	keys := publicOf(t, l.host)
+	id := RunID{ID: testRun}
+	sum := digestOf(m[SealFile].Data).SHA256
+	started := LogEntry{Kind: LogStart, Run: testRun, SHA256: digestOf(l.cert).SHA256}
+	sealed := LogEntry{Kind: LogSeal, Run: testRun, SHA256: sum}
+	tests := []struct {
+		name    string
+		entries []LogEntry
+		seal    bool // the run has its seal
+		want    trace.Judgement
+		text    string
+	}{
+		{"as it should be", []LogEntry{started, sealed}, true, trace.Complete, ""},
+		{"killed before the seal was logged", []LogEntry{started}, true, trace.Complete, "killed after it had sealed"},
+		{"unknown", nil, true, trace.Altered, "does not know this run"},
+		{"unknown to a log that lost something", []LogEntry{{Kind: LogDamaged}}, true, trace.Complete, ""},
+		{"another key", []LogEntry{{Kind: LogStart, Run: testRun, SHA256: "00"}}, true, trace.Altered, "another key"},
+		{"another seal", []LogEntry{started, {Kind: LogSeal, Run: testRun, SHA256: "00"}}, true, trace.Altered, "not the seal"},
+		{"no seal any more", []LogEntry{started, sealed}, false, trace.Altered, "the file is missing"},
+		{"not sealed yet", []LogEntry{started}, false, trace.Unsealed, ""},
+		{"another user's", []LogEntry{{Kind: LogStart, Run: testRun, User: 7}}, true, trace.Altered, "does not know this run"},
+	}
+	for _, tt := range tests {
+		var b []byte
+		for _, e := range tt.entries {
+			line, err := e.Line()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = append(b, line...)
+		}
+		log, err := ReadLog(bytes.NewReader(b), nil, keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := clone(m)
+		if !tt.seal {
+			delete(c, SealFile)
+		}
+		r := verify(t, c, keys)
+		log.Check(r, id)
+		said := strings.Join(r.Why, " ")
+		for _, f := range r.Faults {
+			said += f.String()
+		}
+		if r.Verdict != tt.want || !strings.Contains(said, tt.text) {
+			t.Errorf("%s: %s, %s", tt.name, r.Verdict, said)
+		}
+	}
+	log, _ := ReadLog(bytes.NewReader(nil), nil, keys)
+	log.Runs[id] = &LoggedRun{}
+	log.Runs[RunID{ID: "pruned"}] = &LoggedRun{Pruned: &LogEntry{}}
+	log.Runs[RunID{User: 7, ID: "theirs"}] = &LoggedRun{}
+	if got := log.Missing(0, nil); len(got) != 1 || got[0] != testRun {
+		t.Errorf("missing: %v", got)
+	}
+	if got := log.Missing(0, []string{testRun}); len(got) != 0 {
+		t.Errorf("missing: %v", got)
+	}
+}

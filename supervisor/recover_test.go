@@ -1,0 +1,141 @@
+package supervisor
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
+)
+
+// begunRun is a run with some records whose supervisor is at work.
+func begunRun(t *testing.T) *Run {
+	t.Helper()
+	r := testRun(t)
+	r.sealer.begin()
+	r.sealer.started()
+	for range 3 {
+		must(t, r.rec.w.Append(&trace.Event{Kind: trace.KindOpen, Path: []byte("/x")}))
+	}
+	return r
+}
+
+// A run whose supervisor died is sealed by the host, as what it is.
+func TestRecover(t *testing.T) {
+	for _, checkpoint := range []bool{false, true} {
+		r := begunRun(t)
+		r.sealer.end()
+		if checkpoint {
+			must(t, r.sealer.checkpoint())
+		}
+		must(t, r.rec.w.Append(&trace.Event{Kind: trace.KindOpen, Path: []byte("/later")}))
+		must(t, r.rec.w.Flush())
+		_, err := r.files[runs.TraceFile].WriteString(`{"v":1,"se`)
+		must(t, err)
+		if err := Recover(r.caller, r.state, r.id); !errors.Is(err, runs.ErrLive) {
+			t.Errorf("a live run: %v", err)
+		}
+		must(t, r.Close())
+		must(t, Recover(r.caller, r.state, r.id))
+		if err := Recover(r.caller, r.state, r.id); !errors.Is(err, ErrSealed) {
+			t.Errorf("again: %v", err)
+		}
+		d, err := r.state.Open(r.id)
+		must(t, err)
+		defer d.Close()
+		r.dir = d
+		rep := verifyRun(t, r)
+		p := rep.Statement.Predicate
+		if rep.Verdict != trace.Incomplete || len(rep.Faults) > 0 || p.State != seal.Recovered || (p.Verified == 3) != checkpoint || rep.Records != 6 {
+			t.Errorf("checkpoint %v: %+v", checkpoint, rep)
+		}
+		res, err := d.Result()
+		if err != nil || res.Status != StatusFailed || res.Record.Verdict != "incomplete" || !strings.Contains(res.Error, "killed") {
+			t.Errorf("%+v %v", res, err)
+		}
+		keys := verifyKeys(t, r)
+		if _, err := seal.Prove(d.FS(), keys, 2); err != nil {
+			t.Errorf("no proof from a recovered run: %v", err)
+		}
+	}
+}
+
+func verifyKeys(t *testing.T, r *Run) seal.Keys {
+	t.Helper()
+	v, err := OpenVault(r.caller, r.state)
+	must(t, err)
+	defer v.Close()
+	keys, err := v.Public()
+	must(t, err)
+	return keys
+}
+
+// A seal that did not reach the host's log, because the supervisor was killed in
+// between, is genuine, and recovery tells the log.
+func TestRecoverSealOutsideLog(t *testing.T) {
+	r := begunRun(t)
+	endRun(t, r, 0)
+	must(t, r.Close())
+	entries := filepath.Join(r.state.Path(), "log/entries")
+	b, err := os.ReadFile(entries)
+	must(t, err)
+	must(t, os.WriteFile(entries, b[:bytes.IndexByte(b, '\n')+1], 0o600)) // its start only
+	must(t, os.Remove(filepath.Join(r.state.Path(), "log/head")))
+	d, err := r.state.Open(r.id)
+	must(t, err)
+	defer d.Close()
+	r.dir = d
+	if rep := verifyRun(t, r); rep.Verdict == trace.Altered || !strings.Contains(strings.Join(rep.Why, " "), "killed after it had sealed") {
+		t.Errorf("%+v", rep)
+	}
+	must(t, Recover(r.caller, r.state, r.id))
+	if rep := verifyRun(t, r); strings.Contains(strings.Join(rep.Why, " "), "killed") || rep.State != seal.Sealed {
+		t.Errorf("%+v", rep)
+	}
+	if err := Recover(r.caller, r.state, r.id); !errors.Is(err, ErrSealed) {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// A record that does not match its checkpoints is not sealed again.
+func TestRecoverRefusesAltered(t *testing.T) {
+	r := begunRun(t)
+	r.sealer.end()
+	must(t, r.sealer.checkpoint())
+	name := filepath.Join(r.dir.Path(), runs.TraceFile)
+	must(t, r.Close())
+	b, err := os.ReadFile(name)
+	must(t, err)
+	b[10] ^= 1
+	must(t, os.WriteFile(name, b, 0o600))
+	if err := Recover(r.caller, r.state, r.id); err == nil || !strings.Contains(err.Error(), "does not match its checkpoints") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(name), seal.SealFile)); err == nil {
+		t.Error("sealed")
+	}
+}
+
+// Whoever deletes a run says so in the host's log.
+func TestForget(t *testing.T) {
+	r := begunRun(t)
+	endRun(t, r, 0)
+	if err := Forget(r.caller, r.state, r.id, "test"); !errors.Is(err, runs.ErrLive) {
+		t.Errorf("a live run: %v", err)
+	}
+	must(t, r.Close())
+	must(t, Forget(r.caller, r.state, r.id, "test"))
+	v, err := OpenVault(r.caller, r.state)
+	must(t, err)
+	defer v.Close()
+	log, err := v.Log(verifyKeys(t, r))
+	must(t, err)
+	if l := log.Runs[seal.RunID{ID: r.id}]; l == nil || l.Pruned == nil || l.Pruned.Why != "test" || len(log.Missing(0, nil)) != 0 {
+		t.Errorf("%+v", l)
+	}
+}
