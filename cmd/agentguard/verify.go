@@ -50,7 +50,7 @@ func newTraceVerify() *cobra.Command {
 	state := stateFlag(c)
 	key := c.Flags().String("key", "", "trust this public `KEY`, or those in the file of that name, and no other")
 	anchored := c.Flags().String("anchors", "", "hold the run against the anchored lines in `FILE` too (see seal.yaml)")
-	all := c.Flags().Bool("all", false, "verify all runs of this host, and that none is gone")
+	all := c.Flags().Bool("all", false, "verify all runs of this host, or of a copied state directory, and that none is gone")
 	asJSON := c.Flags().Bool("json", false, "one report a line, as JSON")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		keys, err := keysFlag(*key)
@@ -62,7 +62,12 @@ func newTraceVerify() *cobra.Command {
 			return err
 		}
 		if *all {
-			return verifyAll(*state, keys, anchors, *asJSON)
+			c, err := allRuns(*state, args, keys)
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			return c.verifyAll(anchors, *asJSON)
 		}
 		name := "last"
 		if len(args) > 0 {

@@ -21,8 +21,6 @@ type witness struct {
 	vault  *vault.Vault
 	keys   seal.Keys
 	log    *seal.Log
-
-	anchors *seal.Anchors
 }
 
 // openWitness opens the state directory with its keys and its log. Other keys
@@ -96,9 +94,6 @@ func (w *witness) open(id string) (*sealedRun, error) {
 	}
 	check := func(r *seal.Report) {
 		w.log.Check(r, w.id(id))
-		if l := w.log.Runs[w.id(id)]; l != nil && l.Unanchor != "" {
-			r.Why = append(r.Why, "not every note reached its anchor: "+trace.Line(l.Unanchor))
-		}
 		if r.Verdict == trace.Unsealed && d.Live() {
 			r.Why = []string{"the run is live"}
 		}
@@ -159,80 +154,17 @@ func ownKeys(state string) (seal.Keys, error) {
 	return w.keys, nil
 }
 
-// verifyAll verifies every run and the log itself, and reports the runs that
-// are gone.
-func verifyAll(state string, keys seal.Keys, anchors *seal.Anchors, asJSON bool) error {
+// hostRuns are all runs of a state directory of this host.
+func hostRuns(state string, keys seal.Keys) (*collection, error) {
 	w, err := openWitness(state, keys)
 	if err != nil {
-		return err
-	}
-	defer w.Close()
-	if w.anchors = anchors; anchors != nil {
-		tell("%d anchored heads match the host's log", w.log.CheckAnchors(anchors, w.keys))
-	}
-	worst := status(0)
-	tellFault := func(s status, format string, a ...any) {
-		worst = max(worst, s)
-		tell(format, a...)
-	}
-	for _, f := range w.log.Faults {
-		tellFault(3, "the host's log: %s", f)
-	}
-	for _, g := range w.log.Gaps {
-		tellFault(1, "the host's log was found damaged: %s", g)
-	}
-	gone, err := w.missing()
-	if err != nil {
-		return err
-	}
-	for _, id := range gone {
-		tellFault(3, "run %s is gone: the host's log has it, and nobody deleted it by agentguard", id)
+		return nil, err
 	}
 	ids, err := w.state.IDs()
 	if err != nil {
-		return err
+		return nil, errors.Join(err, w.Close())
 	}
-	for _, id := range ids {
-		s, err := w.verifyOne(id, asJSON)
-		if err != nil {
-			return err
-		}
-		worst = max(worst, s)
-	}
-	if worst != 0 {
-		return worst
-	}
-	return nil
-}
-
-// verifyOne prints one line about a run.
-func (w *witness) verifyOne(id string, asJSON bool) (status, error) {
-	r, err := w.open(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // deleted meanwhile
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer r.close()
-	r.anchors = w.anchors
-	rep, err := r.report()
-	if err != nil {
-		tell("%v", err)
-		return verdictStatus[trace.Altered], nil
-	}
-	if asJSON {
-		return verdictStatus[rep.Verdict], printReport(rep)
-	}
-	first := ""
-	switch {
-	case len(rep.Faults) > 0:
-		first = "  " + rep.Faults[0].String()
-	case len(rep.Why) > 0:
-		first = "  " + trace.Line(rep.Why[0])
-	}
-	_, err = fmt.Printf("%-10s %s  %d of %d records%s\n", rep.Verdict, id, rep.Verified, rep.Records, first)
-	return verdictStatus[rep.Verdict], err
+	return &collection{keys: w.keys, log: w.log, user: supervisor.LogUser(w.caller, w.state), ids: ids, open: w.open, close: w.Close}, nil
 }
 
 // vouchFor holds a run against its seal, by this host's keys. The host's log is

@@ -236,10 +236,7 @@ func readHead(dir *os.File) ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if b = bytes.TrimRight(b, "\n"); len(b) > 0 {
-		b = append(b, '\n')
-	}
-	return b, err
+	return seal.TrimHead(b), err
 }
 
 // Log reads the whole log and checks it. A log that nobody has written to is

@@ -2,6 +2,7 @@ package seal
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -97,6 +98,14 @@ func ParseLogHead(text []byte, hosts Keys) (LogHead, error) {
 		return LogHead{}, err
 	}
 	return parseLogHead(n.Text)
+}
+
+// TrimHead takes off the newlines that fill up the file of a head.
+func TrimHead(b []byte) []byte {
+	if b = bytes.TrimRight(b, "\n"); len(b) > 0 {
+		b = append(b, '\n')
+	}
+	return b
 }
 
 // PeekLogHead reads a head without asking who signed it.
@@ -244,6 +253,9 @@ func (l *Log) Check(r *Report, id RunID) {
 		r.Why = append(r.Why, "agentguard was killed after it had sealed the run, before the host's log had the seal")
 	default:
 		r.refuse(whole, "the host's log does not know this seal")
+	}
+	if logged.Unanchor != "" {
+		r.Why = append(r.Why, "not every note reached its anchor: "+trace.Line(logged.Unanchor))
 	}
 	if why := l.Contradicts(p.HostLog); why != "" {
 		r.refuse(whole, "the run began at another state of the host's log: %s", why)
