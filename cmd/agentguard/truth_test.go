@@ -1,7 +1,12 @@
 package main
 
 import (
+	"archive/tar"
 	"bufio"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
 	"errors"
 	"io"
 	"maps"
@@ -30,11 +35,15 @@ func TestGroundTruth(t *testing.T) {
 			testenv.Missing(t, tool, err.Error())
 		}
 	}
-	for name, command := range map[string]string{
+	commands := map[string]string{
 		"torture": "/usr/bin/python3 ./torture.py .",
 		"suite":   "cd project && /usr/bin/python3 -m unittest discover -q",
 		"build":   "make -s -C build && build/prog",
-	} {
+	}
+	if _, err := os.Stat("/usr/bin/npm"); err == nil { // not a Debian package that CI installs for this alone
+		commands["npm"] = "cd npm && npm ci --offline --no-audit --no-fund --no-progress --logs-max=0 --cache ./cache --loglevel silent"
+	}
+	for name, command := range commands {
 		t.Run(name, func(t *testing.T) {
 			dir := truthDir(t)
 			want := straced(t, dir, command)
@@ -91,10 +100,32 @@ func fill(t *testing.T, dir string) {
 		"build/Makefile": "prog: a.o b.o\n\tgcc -o $@ a.o b.o\n%.o: %.c\n\tgcc -c $<\n",
 		"build/a.c":      "int f(void); int main(void) { return f(); }\n", "build/b.c": "int f(void) { return 0; }\n",
 	}
+	npmFiles(files)
 	for name, text := range files {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
+}
+
+// npmFiles is a program with one dependency, which comes from a file and runs
+// a script when it is installed.
+func npmFiles(files map[string]string) {
+	var b bytes.Buffer
+	zip := gzip.NewWriter(&b)
+	tw := tar.NewWriter(zip)
+	for _, f := range [][2]string{
+		{"package.json", `{"name":"dep","version":"1.0.0","scripts":{"install":"true && node -e 0"}}`}, {"index.js", "module.exports = 1\n"}, {"lib/a.js", ""},
+	} {
+		_ = tw.WriteHeader(&tar.Header{Name: "package/" + f[0], Mode: 0o644, Size: int64(len(f[1]))}) // to memory: cannot fail
+		_, _ = tw.Write([]byte(f[1]))
+	}
+	_, _ = tw.Close(), zip.Close()
+	sum := sha512.Sum512(b.Bytes())
+	files["npm/dep.tgz"] = b.String()
+	files["npm/package.json"] = `{"name":"app","version":"1.0.0","dependencies":{"dep":"file:dep.tgz"}}`
+	files["npm/package-lock.json"] = `{"name":"app","version":"1.0.0","lockfileVersion":3,"requires":true,"packages":{
+		"":{"name":"app","version":"1.0.0","dependencies":{"dep":"file:dep.tgz"}},
+		"node_modules/dep":{"version":"1.0.0","resolved":"file:dep.tgz","hasInstallScript":true,"integrity":"sha512-` + base64.StdEncoding.EncodeToString(sum[:]) + `"}}}`
 }
 
 // alike gives both runs one environment.
@@ -189,9 +220,9 @@ func peer(e *trace.Event) string {
 	return netip.AddrPortFrom(e.Addr, e.Port).String()
 }
 
-// random differs from run to run: names of temporary files and semaphores, ports of the kernel's choice. So does
-// whether a worker of a pool ends by itself or by the signal that says it may.
-var random = regexp.MustCompile(`/cc[A-Za-z0-9]{6}|/tmp[a-z0-9_]{8}|/tmp/[a-z0-9_]{8}$|sem\.[A-Za-z0-9_-]+|:[3-6][0-9]{4}$|exit (?:0|SIGTERM)$`)
+// random differs from run to run: names of temporary files and semaphores, ports of the kernel's choice, the name server
+// (a run has none of the host's). So does whether a worker of a pool ends by itself or by the signal that says it may.
+var random = regexp.MustCompile(`/cc[A-Za-z0-9]{6}|/tmp[a-z0-9_]{8}|/tmp/[a-z0-9_]{8}$|/tmp/[0-9a-f-]{36}|connect [0-9.]+:53$|sem\.[A-Za-z0-9_-]+|:[3-6][0-9]{4}$|exit (?:0|SIGTERM)$`)
 
 func (f facts) add(fact string, n int) {
 	if strings.HasSuffix(fact, "/dev/null") || strings.HasSuffix(fact, "/dev/tty") {
