@@ -148,8 +148,9 @@ func (c *codeRecord) see(e *trace.Event) {
 	case trace.KindMmapExec:
 		c.mapped(e)
 	case trace.KindOpen:
-		c.opened(e)
-		e.Ctime = 0 // of every open, it would be too much
+		if !c.opened(e) {
+			e.Ctime = 0 // of every open, it would be too much
+		}
 	}
 }
 
@@ -162,8 +163,11 @@ func idOf(e *trace.Event) codewatch.ID {
 func (c *codeRecord) exec(e *trace.Event) {
 	delete(c.scripts, e.Proc.Pid)
 	id, held := idOf(e), false
-	for _, f := range c.watch.Executed(e.Proc.Pid, e.Mono) {
+	for i, f := range c.watch.Executed(e.Proc.Pid, e.Mono) {
 		c.tell(e, f)
+		if i == 0 && len(e.Script) > 0 && f.ID != id {
+			e.ScriptSHA256 = f.SHA256
+		}
 		if f.ID == id {
 			e.SHA256, e.HashState, held = f.SHA256, string(f.State), true
 			if e.Ctime != f.Ctime { // changed since it was hashed: what runs is asked for below
@@ -198,7 +202,7 @@ func (c *codeRecord) mapped(e *trace.Event) {
 // asked for its image by itself when that has no name.
 func (c *codeRecord) ask(e *trace.Event, keep bool) {
 	key := codeKey{ID: idOf(e), ctime: e.Ctime}
-	if !keep && c.known(e, key) {
+	if f := c.known(e, key); f != nil && (f.Stored || !keep) {
 		return
 	}
 	if key.Ino == 0 || len(e.Path) == 0 || !keep && !c.first(key) { // what is asked for now may have been hashed and not kept
@@ -238,16 +242,16 @@ func (c *codeRecord) first(key codeKey) bool {
 // missed reports whether a file was gone before it could be looked at.
 func missed(f *codewatch.File) bool { return f.State == codewatch.Raced && f.SHA256 == "" }
 
-// known gives a record the digest of a version that was told before.
-func (c *codeRecord) known(e *trace.Event, key codeKey) bool {
+// known gives a record the digest of a version that was told before; nil when none was.
+func (c *codeRecord) known(e *trace.Event, key codeKey) *codewatch.File {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.told[key]
 	if f == nil || e.Ctime == 0 || missed(f) {
-		return false
+		return nil
 	}
 	e.SHA256, e.HashState = f.SHA256, string(f.State)
-	return true
+	return f
 }
 
 // interpreted looks at what an interpreter was told to run: text among the
@@ -268,13 +272,14 @@ func (c *codeRecord) interpreted(e *trace.Event) {
 
 // opened has a script stored when its interpreter opens it. The argument only
 // says which open is meant; what is stored is the file that the kernel says was opened.
-func (c *codeRecord) opened(e *trace.Event) {
+func (c *codeRecord) opened(e *trace.Event) bool {
 	script, ok := c.scripts[e.Proc.Pid]
 	if !ok || e.Verdict == trace.VerdictDeny || e.Errno != 0 || e.Access == "w" || !named(e, script) {
-		return
+		return false
 	}
 	delete(c.scripts, e.Proc.Pid)
 	c.ask(e, true)
+	return true
 }
 
 // named reports whether an open is of what an argument names: as it was

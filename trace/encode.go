@@ -165,6 +165,7 @@ func (l *line) env(e *Event) {
 	l.flag(`,"env_truncated":true`, cut != 0)
 	l.bytes(`,"script":`, `,"script_b64":`, ``, e.Script, 0)
 	l.bytes(`,"interp":`, `,"interp_b64":`, ``, e.Interp, 0)
+	l.text(`,"script_sha256":`, e.ScriptSHA256)
 }
 
 // list writes texts, and the exact bytes of those that are not UTF-8 at the

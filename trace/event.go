@@ -246,6 +246,8 @@ type Event struct {
 	EnvLen uint64   // bytes of the whole environment when Env is cut, else 0
 	Script []byte   // exec: the script, when Path is its interpreter
 	Interp []byte   // exec: the interpreter that the script names
+	// ScriptSHA256 is the digest of Script, when its execve waited for it; lower-case hex.
+	ScriptSHA256 string
 
 	Family string // "inet", "inet6", "unix", "netlink", "packet", ...
 	Proto  string // "tcp", "udp", ...

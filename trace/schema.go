@@ -80,6 +80,7 @@ var schema = []field{
 	{"script_b64", exact(func(e *Event) *[]byte { return &e.Script })},
 	{"interp", raw(func(e *Event) *[]byte { return &e.Interp })},
 	{"interp_b64", exact(func(e *Event) *[]byte { return &e.Interp })},
+	{"script_sha256", word(func(e *Event) *string { return &e.ScriptSHA256 })},
 
 	{"family", word(func(e *Event) *string { return &e.Family })},
 	{"proto", word(func(e *Event) *string { return &e.Proto })},

@@ -67,6 +67,7 @@ var fields = []field{
 	flag("env_truncated", func(e *trace.Event) bool { return e.EnvLen != 0 }),
 	raw("script", func(e *trace.Event) []byte { return e.Script }),
 	raw("interp", func(e *trace.Event) []byte { return e.Interp }),
+	str("script_sha256", func(e *trace.Event) string { return e.ScriptSHA256 }),
 
 	str("family", func(e *trace.Event) string { return e.Family }),
 	str("proto", func(e *trace.Event) string { return e.Proto }),
