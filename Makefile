@@ -73,6 +73,7 @@ check: check-vet check-fmt check-staticcheck check-deadcode check-vuln check-gen
 check-vet:
 	$(GO) vet $(PKGS)
 	$(GO) vet -tags agentguard_seam ./...
+	$(GO) vet -tags agentguard_docs ./cmd/agentguard
 	GOARCH=arm64 $(GO) vet ./...
 
 .PHONY: check-fmt

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 )
 
@@ -13,7 +12,9 @@ import (
 // not: programs, files, peers and denials, and how the runs ended. Lines of the
 // first begin with "-", of the second with "+". The judgements come first. It
 // reports whether nothing differs and both are complete.
-func Diff(w io.Writer, a, b io.Reader) (bool, error) {
+//
+// With asJSON it prints one JSON object for each line that differs instead.
+func Diff(w io.Writer, a, b io.Reader, asJSON bool) (bool, error) {
 	var doings [2]*doings
 	out := bufio.NewWriter(w)
 	same := true
@@ -26,6 +27,9 @@ func Diff(w io.Writer, a, b io.Reader) (bool, error) {
 		doings[i] = d
 		j, why := in.Report().Judge()
 		same = same && j == Complete && !d.full()
+		if asJSON {
+			continue
+		}
 		fmt.Fprintf(out, "record    %s, %d records, %s\n", j, in.Report().Records, or(d.run))
 		for _, s := range why {
 			fmt.Fprintf(out, "          %s\n", s)
@@ -36,7 +40,13 @@ func Diff(w io.Writer, a, b io.Reader) (bool, error) {
 	}
 	for i, title := range doingKinds {
 		x, y := doings[0].kept[i], doings[1].kept[i]
-		same = writeDiff(out, title, x.at, y.at) && same
+		list := differing(x.at, y.at)
+		same = same && len(list) == 0
+		if asJSON {
+			writeSides(out, title, list)
+		} else {
+			writeList(out, title, list, false)
+		}
 	}
 	return same, out.Flush()
 }
@@ -104,20 +114,25 @@ func (d *doings) add(e *Event) error {
 	return nil
 }
 
-// writeDiff prints the lines of one section that differ, in their order.
-func writeDiff(w io.Writer, title string, a, b map[string]struct{}) bool {
+// differing returns the lines of one section that differ, in their order.
+func differing(a, b map[string]struct{}) []string {
 	var list []string
-	for _, s := range slices.Sorted(maps.Keys(a)) {
+	for s := range a {
 		if _, both := b[s]; !both {
 			list = append(list, "- "+s)
 		}
 	}
-	for _, s := range slices.Sorted(maps.Keys(b)) {
+	for s := range b {
 		if _, both := a[s]; !both {
 			list = append(list, "+ "+s)
 		}
 	}
-	slices.SortStableFunc(list, func(x, y string) int { return cmp.Compare(x[2:], y[2:]) })
-	writeList(w, title, list, false)
-	return len(list) == 0
+	slices.SortFunc(list, func(x, y string) int { return cmp.Compare(x[2:], y[2:]) })
+	return list
+}
+
+func writeSides(w io.Writer, section string, list []string) {
+	for _, s := range list {
+		fmt.Fprintf(w, "{\"side\":%q,\"section\":%q,\"text\":%s}\n", s[:1], section, QuoteJSON(s[2:]))
+	}
 }

@@ -22,19 +22,26 @@ const (
 // being refused and that the host has. ask returns what is at a path of the host
 // ("a file"), or "" if there is nothing or it cannot be told; nil asks nothing.
 func Explain(w io.Writer, r io.Reader, ask func(path string) string) (Judgement, error) {
-	x := &explanation{view: &view{brief: true}, tree: newProcesses(), at: map[string]*refusal{}, missing: map[string]*refusal{}}
-	in := NewReader(r)
-	if err := in.Each(x.add); err != nil {
+	x, report, err := explain(r)
+	if err != nil {
 		return "", err
 	}
 	out := bufio.NewWriter(w)
-	x.view.writeHead(out, in.Report())
+	x.view.writeHead(out, report)
 	x.writeDenials(out, ask)
 	if ask != nil {
 		x.writeMissing(out, ask)
 	}
-	judgement, _ := in.Report().Judge()
+	judgement, _ := report.Judge()
 	return judgement, out.Flush()
+}
+
+// explain collects what an explanation is made of.
+func explain(r io.Reader) (*explanation, *Report, error) {
+	x := &explanation{view: &view{brief: true}, tree: newProcesses(), at: map[string]*refusal{}, missing: map[string]*refusal{}}
+	in := NewReader(r)
+	err := in.Each(x.add)
+	return x, in.Report(), err
 }
 
 type explanation struct {
@@ -105,7 +112,7 @@ func (x *explanation) keep(e *Event) *refusal {
 	d.e.Name, d.e.PathGiven, d.e.ToGiven, d.e.Comm, d.e.Argv, d.e.Env = slices.Clone(e.Name), nil, nil, nil, nil, nil
 	d.e.Script, d.e.Interp, d.e.Counts, d.e.Findings = nil, nil, nil, nil
 	if d.who != nil && len(d.who.execs) > 0 {
-		d.image = d.who.execs[len(d.who.execs)-1]
+		d.image = d.who.latest()
 	}
 	return d
 }
@@ -123,7 +130,7 @@ func (x *explanation) writeDenials(w io.Writer, ask func(string) string) {
 		row("by", d.layer())
 		row("clause", d.clause())
 		x.writeWho(row, d)
-		if ask != nil && d.e.Errno == enoent && absolute(d.e.Path) && !secret(&d.e) {
+		if d.askable(ask) {
 			row("host", cmp.Or(Line(ask(string(d.e.Path))), "nothing that you can see")+" at this path")
 		}
 		row("remedy", d.remedy())
@@ -202,29 +209,47 @@ func (d *refusal) clause() string {
 	}
 }
 
-// writeWho names the process, and who had started it, back to agentguard.
+// askable reports whether the host may be asked about the path of a denial: one
+// that was missing, and that does not usually hold credentials.
+func (d *refusal) askable(ask func(string) string) bool {
+	return ask != nil && d.e.Errno == enoent && absolute(d.e.Path) && !secret(&d.e)
+}
+
+// ancestors are the processes that started the one that was refused, the nearest
+// first, but for agentguard; at most maxAncestors and one more.
+func (d *refusal) ancestors() []*process {
+	var out []*process
+	if d.who == nil {
+		return nil
+	}
+	for p := d.who.parent; p != nil && !p.launcher && len(out) <= maxAncestors; p = p.parent {
+		out = append(out, p)
+	}
+	return out
+}
+
+// latest is what a process executed last.
+func (p *process) latest() string {
+	if len(p.execs) == 0 {
+		return "(no exec)"
+	}
+	return p.execs[len(p.execs)-1]
+}
+
+// writeWho names the process, and who had started it.
 func (x *explanation) writeWho(row func(name, text string), d *refusal) {
 	if d.e.Proc.Pid == 0 {
 		return
 	}
 	row("process", fmt.Sprintf("%s [%d]", cmp.Or(d.image, "(no exec)"), d.e.Proc.Pid))
-	if d.who == nil {
-		return
-	}
-	name, p := "started", d.who.parent
-	for range maxAncestors {
-		if p == nil || p.launcher {
+	name := "started"
+	for i, p := range d.ancestors() {
+		if i == maxAncestors {
+			row("", "by ...")
 			return
 		}
-		image := "(no exec)"
-		if n := len(p.execs); n > 0 {
-			image = p.execs[n-1]
-		}
-		row(name, fmt.Sprintf("by %s [%s]", image, p.pid()))
-		name, p = "", p.parent
-	}
-	if p != nil {
-		row("", "by ...")
+		row(name, fmt.Sprintf("by %s [%s]", p.latest(), p.pid()))
+		name = ""
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -149,16 +150,29 @@ func TestShowIsBounded(t *testing.T) {
 		s.add(&Event{Kind: KindOpen, Proc: proc(10, 9), Path: long, To: long, Verdict: VerdictDeny})
 	}
 	s.w.Close(nil)
-	var out bytes.Buffer
-	if _, err := Show(&out, &b); err != nil {
-		t.Fatal(err)
-	}
-	if out.Len() > 4<<20 {
-		t.Errorf("the view of it has %d bytes", out.Len())
-	}
-	for i, l := range strings.Split(out.String(), "\n") {
-		if len(l) > 64<<10 {
-			t.Errorf("line %d has %d bytes", i, len(l))
+	rec := b.Bytes()
+	for name, view := range map[string]func(io.Writer) error{
+		"show":    func(w io.Writer) error { _, err := Show(w, bytes.NewReader(rec)); return err },
+		"parts":   func(w io.Writer) error { _, err := Show(w, bytes.NewReader(rec), Parts()...); return err },
+		"explain": func(w io.Writer) error { _, err := Explain(w, bytes.NewReader(rec), nil); return err },
+		"diff":    func(w io.Writer) error { _, err := Diff(w, bytes.NewReader(rec), &bytes.Buffer{}, false); return err },
+		"tail":    func(w io.Writer) error { _, err := Tail(w, bytes.NewReader(rec), 1000, nil); return err },
+	} {
+		var out bytes.Buffer
+		if err := view(&out); err != nil {
+			t.Fatal(err)
+		}
+		most := 4 << 20
+		if name == "parts" { // the same long texts, whole in each part
+			most *= 2
+		}
+		if out.Len() > most {
+			t.Errorf("%s: %d bytes", name, out.Len())
+		}
+		for i, l := range strings.Split(out.String(), "\n") {
+			if len(l) > 64<<10 {
+				t.Errorf("%s: line %d has %d bytes", name, i, len(l))
+			}
 		}
 	}
 }

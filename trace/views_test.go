@@ -76,17 +76,22 @@ func TestParts(t *testing.T) {
 
 func TestDiff(t *testing.T) {
 	var out bytes.Buffer
-	same, err := Diff(&out, work(t, false), work(t, true))
+	same, err := Diff(&out, work(t, false), work(t, true), false)
 	if err != nil || same {
 		t.Errorf("%t, %v", same, err)
 	}
 	golden(t, "diff.golden", out.Bytes())
-	if same, err := Diff(io.Discard, work(t, true), work(t, true)); err != nil || !same {
+	out.Reset()
+	if _, err := Diff(&out, work(t, false), work(t, true), true); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "diff.json.golden", out.Bytes())
+	if same, err := Diff(io.Discard, work(t, true), work(t, true), true); err != nil || !same {
 		t.Errorf("the same record twice: %t, %v", same, err)
 	}
 	torn := work(t, true)
 	torn.Truncate(torn.Len() - 20)
-	if same, err := Diff(io.Discard, torn, work(t, true)); err != nil || same {
+	if same, err := Diff(io.Discard, torn, work(t, true), true); err != nil || same {
 		t.Errorf("a torn record is the same as a whole one: %v", err)
 	}
 }
@@ -109,6 +114,11 @@ func TestExplain(t *testing.T) {
 		t.Errorf("asked, -want +got:\n%s", d)
 	}
 	golden(t, "explain.golden", out.Bytes())
+	out.Reset()
+	if _, err := ExplainJSON(&out, work(t, true), nil); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain.json.golden", out.Bytes())
 	out.Reset()
 	if _, err := Explain(&out, story(t), nil); err != nil {
 		t.Fatal(err)

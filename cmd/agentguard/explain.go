@@ -22,11 +22,15 @@ a link to another one, and for two seconds at most.
 	}
 	state := stateFlag(c)
 	noHost := c.Flags().Bool("no-host", false, "do not look at this host's files")
+	asJSON := c.Flags().Bool("json", false, "one JSON object for each different denial")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		return one(*state, args, func(r *record) (trace.Judgement, error) {
 			ask := hostPath()
 			if *noHost {
 				ask = nil
+			}
+			if *asJSON {
+				return trace.ExplainJSON(os.Stdout, r, ask)
 			}
 			return trace.Explain(os.Stdout, r, ask)
 		})

@@ -244,6 +244,7 @@ func newTraceDiff() *cobra.Command {
 		Example: "  agentguard trace diff 20261129-1636 last",
 	}
 	state := stateFlag(c)
+	asJSON := c.Flags().Bool("json", false, "one JSON object for each line that differs: side, section, text")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		a, err := openRecord(*state, args[0])
 		if err != nil {
@@ -255,7 +256,7 @@ func newTraceDiff() *cobra.Command {
 			return err
 		}
 		defer b.Close()
-		same, err := trace.Diff(os.Stdout, a, b)
+		same, err := trace.Diff(os.Stdout, a, b, *asJSON)
 		if err == nil && !same {
 			err = status(1)
 		}
