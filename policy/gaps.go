@@ -1,5 +1,7 @@
 package policy
 
+import "strings"
+
 // Gap is a clause that this version cannot enforce at all. A run with a gap is
 // refused unless allow_gaps has its Clause, and then the clause is not granted
 // in any other way: the record says that it was left out.
@@ -56,8 +58,12 @@ func (g *gaps) filesystem(p *Policy) {
 	if !p.Toolchains.Source.IsDefault() && p.Toolchains.Value == "auto" {
 		g.add("filesystem.toolchains", p.Toolchains.Source, "finding toolchains outside the system directories is not built yet", "remove toolchains, and name their directories with --ro")
 	}
-	if where := p.reallyWritable(); where != "" && len(p.Protect) > 0 {
-		g.add("filesystem.protect", p.Protect[0].Source, "paths inside "+quote(where)+", which is written in place, cannot be protected yet", "use --mode cow, whose commit holds them back")
+	for _, t := range p.Protect {
+		if where := p.reallyWritable(); where != "" && strings.ContainsAny(t.Value, "*?[") {
+			g.add("filesystem.protect", t.Source, "paths inside "+quote(where)+", which is written in place, are protected by name only, not by a pattern such as "+quote(t.Value),
+				"name them, or use --mode cow, whose commit holds back what a pattern fits")
+			break
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 // record. The tree is dead by now: nothing changes an upper any more. A run that
 // changed nothing has no change set.
 func (r *Run) packChanges(res *runs.Result) {
+	res.Planted = r.grants.planted()
 	trees := r.changedTrees(res)
 	if len(trees) == 0 {
 		return

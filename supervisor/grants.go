@@ -20,6 +20,7 @@ type grants struct {
 	owner   *Opened      // of the identity: the workspace, else the first writable mount
 	dir     string       // where the command starts, inside
 	sockets []hostSocket // found in the grants
+	guarded []guarded    // paths that are compared when the run has ended
 	walked  bool         // all of the grants was searched for them
 }
 
@@ -44,7 +45,7 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 		for _, u := range p.Unix {
 			errs = append(errs, g.addSocket(u))
 		}
-		errs = append(errs, g.pin())
+		errs = append(errs, g.protect(p.Protect), g.pin())
 		return nil
 	})
 	if errors.Join(errs...) == nil && err == nil {

@@ -245,7 +245,7 @@ func thin(h *Host, view []Entry) []string {
 		out = append(out, "code: hashed when it is reported, not before it runs (no fanotify permission events)")
 	}
 	for i := range view {
-		if outer := holder(view, view[i].At); view[i].Access == "ro" && !view[i].system && outer != nil && outer.Access == "rw" {
+		if outer := holder(view, view[i].At); view[i].Access == "ro" && !view[i].system && !view[i].guard && outer != nil && outer.Access == "rw" {
 			out = append(out, view[i].At+": read-only by its mount alone (Landlock's rule for "+outer.At+" covers it)")
 		}
 	}

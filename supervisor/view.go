@@ -32,6 +32,7 @@ type Entry struct {
 	rdev    uint64 // of a device
 	open    *Opened
 	system  bool   // part of the default view, not a grant
+	guard   bool   // read-only in a writable directory because other programs act on it
 	pinned  string // place of the grant that this directory belongs to
 }
 

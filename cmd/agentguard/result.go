@@ -68,6 +68,9 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	if res.Record.Verdict != string(trace.Complete) {
 		tell("the record is %s: %d events lost; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, res.ID)
 	}
+	for _, p := range res.Planted {
+		tell("%s, and other programs act on it (filesystem.protect); look at it", p)
+	}
 	if res.Error != "" {
 		tell("%s", res.Error)
 	}

@@ -36,6 +36,7 @@ type Result struct {
 	Record  Record     `json:"record"`
 
 	Network   []Destination `json:"network,omitempty"`   // what went where, most sent first
+	Planted   []string      `json:"planted,omitempty"`   // paths that other programs act on, made or changed where writes are real
 	Continues string        `json:"continues,omitempty"` // the run whose staged changes this one began with
 	Changes   *Changes      `json:"changes,omitempty"`   // staged by the run; nil: none
 	Gaps      []Gap         `json:"gaps,omitempty"`      // accepted with --allow-gap
