@@ -36,6 +36,8 @@ type Config struct {
 	// Level is the depth of the leaf cgroups below the root of the v2
 	// hierarchy: 2 for leaves of a parent directly below the root.
 	Level int
+
+	preempted bool // tests: as where the kernel preempts tracepoints
 }
 
 // Programs are the loaded programs and maps of one parent cgroup.

@@ -106,9 +106,7 @@ func (b *brake) report() (times uint64, total time.Duration, err error) {
 
 // watch starts the second thread on the ring's descriptor and returns what ends
 // it and lets the run go on.
-//
-// Where the programs wake nobody (doubled in c/run.h) it polls.
-func (b *brake) watch(ring int, polls bool) (stop func() error, err error) {
+func (b *brake) watch(ring int) (stop func() error, err error) {
 	if b == nil {
 		return func() error { return nil }, nil
 	}
@@ -128,7 +126,7 @@ func (b *brake) watch(ring int, polls bool) (stop func() error, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.wait(epoll, wake, polls)
+		b.wait(epoll, wake)
 	}()
 	return func() error {
 		_, err := unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -139,17 +137,13 @@ func (b *brake) watch(ring int, polls bool) (stop func() error, err error) {
 }
 
 // wait looks at each wake-up of the ring's, which comes when it holds more than
-// the watermark, or all the time. The thread ends with it: its priority is no other goroutine's.
-func (b *brake) wait(epoll, wake int, polls bool) {
+// the watermark. The thread ends with it: its priority is no other goroutine's.
+func (b *brake) wait(epoll, wake int) {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // only quicker: the wait in BPF covers the rest
 	var events [2]unix.EpollEvent
-	timeout := -1
-	if polls {
-		timeout = int(pollEvery.Milliseconds())
-	}
 	for {
-		n, err := unix.EpollWait(epoll, events[:], timeout)
+		n, err := unix.EpollWait(epoll, events[:], -1)
 		if err != nil && err != unix.EINTR {
 			return
 		}

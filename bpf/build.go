@@ -32,7 +32,8 @@ func build(dir string, cfg Config, parent uint64) error {
 			return err
 		}
 	}
-	sensor, err := load(sensorSpec, cfg, parent, shared)
+	spec := func() (*ebpf.CollectionSpec, error) { return sensorSpec(cfg.preempted) }
+	sensor, err := load(spec, cfg, parent, shared)
 	if err != nil {
 		return err
 	}
@@ -48,17 +49,24 @@ func build(dir string, cfg Config, parent uint64) error {
 	return pinAll(dir, cfg, parent, programs, sensor.Programs)
 }
 
-// sensorSpec is the sensor for this kernel: see c/task.h for the second copies.
-func sensorSpec() (*ebpf.CollectionSpec, error) {
+// sensorSpec is the sensor for this kernel. Where tracepoints can be preempted,
+// programs for processes have second copies (c/task.h), and sys_exit comes by
+// way of perf, if that is to be had.
+func sensorSpec(preempted bool) (*ebpf.CollectionSpec, error) {
 	spec, err := loadSensor()
 	if err != nil {
 		return nil, err
 	}
+	byPerf := spec.Programs[exitByPerf]
+	delete(spec.Programs, exitByPerf)
 	double, err := preemptsTracepoints()
 	if err != nil {
 		return nil, err
 	}
-	if double {
+	if double || preempted {
+		if _, err := exitEvent(); err == nil {
+			spec.Programs["sys_exit"] = byPerf
+		}
 		return spec, spec.Variables["doubled"].Set(uint32(1))
 	}
 	for _, name := range tracingNames[copiesFrom:] {

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "df97010f3275744d094e38d136581142860c86acb082d9ecf98552fc03e55c1e"
+const objectsDigest = "9638e9f80bbc15f29972cc20f812b446a2dfd2f53be896d1eff8fbf7cc95562b"

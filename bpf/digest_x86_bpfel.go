@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "7f1f47c5b5e7912c8390f9fdf527a14fc418bc34f5f651cea8a094321e7a2ff5"
+const objectsDigest = "f14fd44d917b4bfdc8c6a556a26d8f2640a2766454340d4c679741ce7b86d440"

@@ -29,7 +29,6 @@ const (
 	egressProgSkbEgress  = "skb_egress"
 	egressProgSkbIngress = "skb_ingress"
 	egressProgSockCreate = "sock_create"
-	egressVarDoubled     = "doubled"
 	egressVarLevel       = "level"
 	egressVarParentId    = "parent_id"
 )
@@ -101,7 +100,6 @@ type egressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressVariableSpecs struct {
-	Doubled  *ebpf.VariableSpec `ebpf:"doubled"`
 	Level    *ebpf.VariableSpec `ebpf:"level"`
 	ParentId *ebpf.VariableSpec `ebpf:"parent_id"`
 }
@@ -145,7 +143,6 @@ func (m *egressMaps) Close() error {
 //
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressVariables struct {
-	Doubled  *ebpf.Variable `ebpf:"doubled"`
 	Level    *ebpf.Variable `ebpf:"level"`
 	ParentId *ebpf.Variable `ebpf:"parent_id"`
 }

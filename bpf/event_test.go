@@ -89,7 +89,7 @@ func TestObjectsOfBothArchitectures(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, known := range append(cgroupNames[:], tracingNames[:]...) {
+			for _, known := range append(append(cgroupNames[:], tracingNames[:]...), exitByPerf) {
 				if spec.Programs[known] != nil {
 					programs[i] = append(programs[i], known)
 				}

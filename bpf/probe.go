@@ -40,7 +40,7 @@ func Probe() Support {
 	s := Support{LSMs: activeLSMs()}
 	s.add("cgroup", tryLoad(loadEgress))
 	s.add("sk_lookup", tryLoad(loadLookup))
-	s.add("tp_btf", tryLoad(sensorSpec))
+	s.add("tp_btf", tryLoad(func() (*ebpf.CollectionSpec, error) { return sensorSpec(false) }))
 	s.add("connect_unix", tryLoad(loadUnixsock))
 	s.add("fentry", tryProgram(ebpf.Tracing, ebpf.AttachTraceFEntry, "bpf_fentry_test1"))
 	err := tryProgram(ebpf.LSM, ebpf.AttachLSMMac, "file_open")

@@ -50,7 +50,6 @@ type Run struct {
 	event, lost  Event
 	gaps         gapTracker
 	brake        *brake // nil: none
-	quiet        bool   // nothing was read since the reader last waited
 	position     func() uint64
 	missedBefore [len(tracingNames)]uint64
 	rules        []Rule
@@ -68,8 +67,6 @@ const (
 	// flushEvery bounds how long an event waits while the ring is quiet: the
 	// programs wake the reader only above the watermark.
 	flushEvery = 10 * time.Millisecond
-	// pollEvery is how long it waits where they never do, while the ring is not quiet.
-	pollEvery = time.Millisecond
 )
 
 // Start binds the cgroup and begins to observe it. When it returns, everything
@@ -181,7 +178,7 @@ func (r *Run) discardOld() error {
 // and its slices are valid during the call only. Gaps that are certain are
 // delivered as events of type Lost; those of the last second are in Stats.
 func (r *Run) Read(fn func(*Event) error) (err error) {
-	stop, err := r.brake.watch(r.slot.ring.FD(), r.polls())
+	stop, err := r.brake.watch(r.slot.ring.FD())
 	if err != nil {
 		return fmt.Errorf("bpf: brake: %w", err)
 	}
@@ -191,10 +188,9 @@ func (r *Run) Read(fn func(*Event) error) (err error) {
 		err := r.reader.ReadInto(&r.record)
 		switch {
 		case err == nil:
-			r.quiet = false
 			err = r.deliver(fn)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			r.reader.SetDeadline(time.Now().Add(r.patience()))
+			r.reader.SetDeadline(time.Now().Add(flushEvery))
 			n, err = 0, nil
 		case errors.Is(err, ringbuf.ErrFlushed):
 			if r.stopping.Load() {
@@ -214,18 +210,6 @@ func (r *Run) Read(fn func(*Event) error) (err error) {
 			return err
 		}
 	}
-}
-
-// polls reports whether the tracing programs wake nobody: doubled in c/run.h.
-func (r *Run) polls() bool { return len(r.programs.tracing) > copiesFrom }
-
-// patience is how long the reader waits for events after it has found the ring empty.
-func (r *Run) patience() time.Duration {
-	if r.polls() && !r.quiet {
-		r.quiet = true
-		return pollEvery
-	}
-	return flushEvery
 }
 
 func (r *Run) deliver(fn func(*Event) error) error {

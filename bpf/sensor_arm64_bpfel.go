@@ -34,6 +34,7 @@ const (
 	sensorProgProcessFork  = "process_fork"
 	sensorProgProcessFork2 = "process_fork2"
 	sensorProgSysExit      = "sys_exit"
+	sensorProgSysExitPerf  = "sys_exit_perf"
 	sensorVarCalls         = "calls"
 	sensorVarDoubled       = "doubled"
 	sensorVarLevel         = "level"
@@ -89,6 +90,7 @@ type sensorProgramSpecs struct {
 	ProcessFork  *ebpf.ProgramSpec `ebpf:"process_fork"`
 	ProcessFork2 *ebpf.ProgramSpec `ebpf:"process_fork2"`
 	SysExit      *ebpf.ProgramSpec `ebpf:"sys_exit"`
+	SysExitPerf  *ebpf.ProgramSpec `ebpf:"sys_exit_perf"`
 }
 
 // sensorMapSpecs contains maps before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type sensorPrograms struct {
 	ProcessFork  *ebpf.Program `ebpf:"process_fork"`
 	ProcessFork2 *ebpf.Program `ebpf:"process_fork2"`
 	SysExit      *ebpf.Program `ebpf:"sys_exit"`
+	SysExitPerf  *ebpf.Program `ebpf:"sys_exit_perf"`
 }
 
 func (p *sensorPrograms) Close() error {
@@ -199,6 +202,7 @@ func (p *sensorPrograms) Close() error {
 		p.ProcessFork,
 		p.ProcessFork2,
 		p.SysExit,
+		p.SysExitPerf,
 	)
 }
 

@@ -69,7 +69,7 @@ func (p *Programs) makeLink(i int) (link.Link, error) {
 	var l link.Link
 	var err error
 	for range 100 {
-		l, err = link.AttachTracing(link.TracingOptions{Program: p.tracing[i], AttachType: ebpf.AttachTraceRawTp})
+		l, err = attach(p.tracing[i])
 		// Before Linux 6.10: a killed supervisor's link is on its way out.
 		if !errors.Is(err, unix.EEXIST) {
 			break
@@ -87,6 +87,13 @@ func (p *Programs) makeLink(i int) (link.Link, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+func attach(prog *ebpf.Program) (link.Link, error) {
+	if prog.Type() == ebpf.TracePoint {
+		return attachByPerf(prog)
+	}
+	return link.AttachTracing(link.TracingOptions{Program: prog, AttachType: ebpf.AttachTraceRawTp})
 }
 
 // leaveTracing closes the run's links, which detaches the sensor if no other

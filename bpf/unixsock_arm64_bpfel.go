@@ -21,7 +21,6 @@ const (
 	unixsockMapRuns         = "runs"
 	unixsockProgConnectUnix = "connect_unix"
 	unixsockProgSendmsgUnix = "sendmsg_unix"
-	unixsockVarDoubled      = "doubled"
 	unixsockVarLevel        = "level"
 	unixsockVarParentId     = "parent_id"
 )
@@ -85,7 +84,6 @@ type unixsockMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unixsockVariableSpecs struct {
-	Doubled  *ebpf.VariableSpec `ebpf:"doubled"`
 	Level    *ebpf.VariableSpec `ebpf:"level"`
 	ParentId *ebpf.VariableSpec `ebpf:"parent_id"`
 }
@@ -127,7 +125,6 @@ func (m *unixsockMaps) Close() error {
 //
 // It can be passed to loadUnixsockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unixsockVariables struct {
-	Doubled  *ebpf.Variable `ebpf:"doubled"`
 	Level    *ebpf.Variable `ebpf:"level"`
 	ParentId *ebpf.Variable `ebpf:"parent_id"`
 }

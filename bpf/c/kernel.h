@@ -83,6 +83,7 @@ static void *(*const task_storage)(void *map, struct task_struct *task, void *va
 static struct task_struct *(*const current_task_btf)(void) = (void *)158; /* fields by plain loads, in tracing programs */
 static long (*const task_registers)(struct task_struct *task) = (void *)175; /* struct pt_regs: those of user space */
 static long (*const find_vma)(struct task_struct *task, u64 addr, void *fn, void *ctx, u64 flags) = (void *)180;
+static struct pt_regs *(*const task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)181;
 
 /* READ reads one field through a kernel pointer; zero where that fails. */

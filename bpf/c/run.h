@@ -115,14 +115,6 @@ INLINE void fill_current(struct header *h, const struct member *m, u8 type, u8 c
 	h->ret = 0;
 }
 
-/*
- * Set in the tracing programs where they can be preempted (see task.h): the
- * second copies are attached. What keeps a task inside a program then keeps the
- * program from all others on the CPU. So nobody is woken there, which would
- * preempt it on the spot (the reader looks often instead), and nobody waits.
- */
-const volatile u32 doubled;
-
 /* The longest wait just above the brake; WAIT_STEPS more of it when the ring is full. */
 #define WAIT_NS 100000
 #define WAIT_STEPS 16
@@ -206,7 +198,7 @@ INLINE bool8 emit_now(const struct member *m, struct header *h, u32 size)
 	unread = ringbuf_query(ring, RING_AVAIL_DATA);
 	if (unread > m->run->room[class])
 		return count_lost(m, h, size);
-	if ((unread > m->run->watermark && !doubled) || (h->flags & F_SOON))
+	if (unread > m->run->watermark || (h->flags & F_SOON))
 		flags = RING_FORCE_WAKEUP;
 	if (ringbuf_output(ring, h, size, flags))
 		return count_lost(m, h, size);
@@ -217,7 +209,7 @@ INLINE bool8 emit_now(const struct member *m, struct header *h, u32 size)
 /* emit is emit_now for what the current task does: in a run with a brake it may have to wait. */
 INLINE bool8 emit(const struct member *m, struct header *h, u32 size)
 {
-	if (m->run->brake && !doubled)
+	if (m->run->brake)
 		wait_for_room(m->id);
 	return emit_now(m, h, size);
 }

@@ -19,6 +19,29 @@ int sys_exit(u64 *ctx)
 	return 0;
 }
 
+/* raw_syscalls:sys_exit as perf writes it (its format file in tracefs). */
+struct sys_exit_record {
+	u64 common;
+	s64 id, ret;
+};
+
+/*
+ * The same by way of perf, which turns preemption off for its tracepoints. It
+ * is used where others leave it on: a task that is preempted inside sys_exit
+ * would keep it from all other tasks of the CPU (task.h), and there are too many
+ * calls for copies.
+ */
+SEC("tracepoint/raw_syscalls/sys_exit")
+int sys_exit_perf(struct sys_exit_record *ctx)
+{
+	struct member m;
+
+	if (!find_current(&m))
+		return 0;
+	on_call(&m, task_pt_regs(current_task_btf()), ctx->ret);
+	return 0;
+}
+
 INLINE int process_exec_copy(u64 *ctx, u32 copy)
 {
 	struct member m;

@@ -17,6 +17,8 @@
  */
 #define COPIES 2
 
+const volatile u32 doubled; /* the second copies are attached */
+
 struct {
 	MAP_UINT(type, MAP_PERCPU_ARRAY);
 	MAP_UINT(max_entries, COPIES);
