@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "9638e9f80bbc15f29972cc20f812b446a2dfd2f53be896d1eff8fbf7cc95562b"
+const objectsDigest = "b5d8561b037ad14f5a4db487750d9c206263ac7c46f3d125543e59cf204ce3b6"

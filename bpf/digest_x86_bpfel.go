@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "f14fd44d917b4bfdc8c6a556a26d8f2640a2766454340d4c679741ce7b86d440"
+const objectsDigest = "f21d565f283e4c4dba22195158e47847e734ec63fd2bb9009e7d0a0ff3ed290f"

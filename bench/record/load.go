@@ -57,8 +57,8 @@ for name in sorted(sys.stdlib_module_names):
         except Exception: pass'
 done`,
 	},
-	{"walk", "find over /usr, with a look at each file", []string{"find"}, `find /usr -xdev -type f -size +1k -print >/dev/null`},
-	{"read", "4000 files opened and read by one program", []string{"find", "head"}, `find /usr -xdev -type f 2>/dev/null | head -n 4000 | xargs head -qc 1 >/dev/null`},
+	{"walk", "find over /usr, with a look at each file", []string{"find"}, `find /usr -xdev -type f -size +1k -print >/dev/null 2>&1 || :`},
+	{"read", "4000 files opened and read by one program", []string{"find", "head"}, `find /usr -xdev -type f 2>/dev/null | head -n 4000 | xargs head -qc 1 >/dev/null 2>&1 || :`},
 	{"processes", "1000 times /bin/true, one after the other", nil, `i=0; while [ $i -lt 1000 ]; do /bin/true; i=$((i+1)); done`},
 }
 

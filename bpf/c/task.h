@@ -13,6 +13,7 @@
  * preempted inside a program, the kernel skips that program for every other
  * task on the CPU. So that no birth, execve or end is lost to this, a second
  * copy of these programs is attached there, and what both see is told once.
+ * (sys_exit, of which there are too many, has sys_exit_perf in sensor.c.)
  * Each copy has scratch space of its own, as either may be preempted.
  */
 #define COPIES 2
