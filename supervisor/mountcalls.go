@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -83,9 +84,13 @@ func writeFileAt(dir int, name, content string, mode uint32) error {
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	_, err = f.WriteString(content)
-	return errors.Join(err, unix.Fchmod(fd, mode), f.Close())
+	if content != "" {
+		var n int
+		if n, err = unix.Write(fd, []byte(content)); err == nil && n < len(content) {
+			err = io.ErrShortWrite
+		}
+	}
+	return errors.Join(err, unix.Fchmod(fd, mode), unix.Close(fd))
 }
 
 func mknodAt(dir int, name string, mode uint32, dev uint64) error {

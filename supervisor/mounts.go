@@ -191,7 +191,7 @@ func (m *mountSet) placeScratch(p *Plan, e *Entry) error {
 func (m *mountSet) placeCgroup(e *Entry, leaf map[string]*os.File) error {
 	for name, dir := range leaf {
 		at := path.Join(e.At, name)
-		if err := m.makeDir(m.root, "root", strings.TrimPrefix(at, "/"), 0o755); err != nil {
+		if err := m.makePlace(m.root, "root", strings.TrimPrefix(at, "/")); err != nil {
 			return err
 		}
 		attr := unix.MountAttr{Propagation: unix.MS_PRIVATE, Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV |
@@ -219,7 +219,7 @@ func (m *mountSet) target(p *Plan, e *Entry) error {
 		base, label, rel = m.scratch, "scratch", h.From+strings.TrimPrefix(e.At, h.At)
 	}
 	if dir {
-		return m.makeDir(base, label, rel, 0o755)
+		return m.makePlace(base, label, rel)
 	}
 	if path.Dir(rel) == "." {
 		return writeFileAt(int(base.Fd()), rel, "", 0o444)
@@ -266,6 +266,32 @@ func (m *mountSet) makeDir(base *os.File, label, rel string, mode uint32) error 
 			m.dirs[at], next = f, f
 		}
 		dir = next
+	}
+	return nil
+}
+
+// makePlace makes the directory that a mount goes onto, and its parents. Nothing
+// is done in it, so that it need not be opened.
+func (m *mountSet) makePlace(base *os.File, label, rel string) error {
+	if m.dirs[label+"/"+rel] != nil {
+		return nil
+	}
+	dir := base
+	if up := path.Dir(rel); up != "." {
+		if err := m.makeDir(base, label, up, 0o755); err != nil {
+			return err
+		}
+		dir = m.dirs[label+"/"+up]
+	}
+	err := unix.Mkdirat(int(dir.Fd()), path.Base(rel), 0o755)
+	if err == unix.EEXIST { // made before, or no directory
+		return m.makeDir(base, label, rel, 0o755)
+	}
+	if err == nil {
+		err = unix.Fchmodat(int(dir.Fd()), path.Base(rel), 0o755, 0) // mkdir's mode is cut by the umask
+	}
+	if err != nil {
+		return fmt.Errorf("mkdir %s/%s: %w", label, rel, err)
 	}
 	return nil
 }

@@ -7,19 +7,18 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Mark is one step of a run: when it began and how long it took. Steps of the
-// birth and of the plan overlap.
-type Mark struct {
-	Stage string `json:"stage"`
-	Start int64  `json:"start_us"` // since the run was asked for
-	US    int64  `json:"us"`
+// mark is one step of a run, in microseconds. Steps of the birth and of the plan
+// overlap.
+type mark struct {
+	stage     string
+	start, us int64 // since the run was asked for; that it took
 }
 
 // timing notes how long the steps of a run take, for the benchmark's breakdown.
 type timing struct {
 	begun time.Time
 	mu    sync.Mutex
-	marks []Mark
+	marks []mark
 	last  time.Time // end of the last step of the main list
 }
 
@@ -43,14 +42,16 @@ func (t *timing) add(stage string, began time.Time) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.marks = append(t.marks, Mark{stage, began.Sub(t.begun).Microseconds(), now.Sub(began).Microseconds()})
+	t.marks = append(t.marks, mark{stage, began.Sub(t.begun).Microseconds(), now.Sub(began).Microseconds()})
 	t.last = now
 }
 
+// log writes one line with STEP_us=TOOK and STEP_at=BEGAN for each step, which
+// bench/launch reads.
 func (t *timing) log(l zerolog.Logger) {
 	e := l.Debug()
 	for _, m := range t.marks {
-		e = e.Int64(m.Stage+"_us", m.US)
+		e = e.Int64(m.stage+"_at", m.start).Int64(m.stage+"_us", m.us)
 	}
 	e.Int64("all_us", time.Since(t.begun).Microseconds()).Msg("timing")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,10 +38,10 @@ func TestMeasureInterleaves(t *testing.T) {
 }
 
 func TestOnceReportsFailure(t *testing.T) {
-	if _, err := once([]string{"/bin/sh", "-c", "exit 3"}); err == nil || !strings.Contains(err.Error(), "0x300") {
+	if _, err := once([]string{"/bin/sh", "-c", "exit 3"}, os.Stderr); err == nil || !strings.Contains(err.Error(), "0x300") {
 		t.Errorf("exit status 3 gave %v", err)
 	}
-	if _, err := once([]string{"/nonexistent"}); err == nil {
+	if _, err := once([]string{"/nonexistent"}, os.Stderr); err == nil {
 		t.Error("a missing program gave no error")
 	}
 }
@@ -61,17 +62,13 @@ func TestTable(t *testing.T) {
 }
 
 func TestReadTiming(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "result.json")
-	for text, good := range map[string]bool{
-		`{"timing":[{"stage":"policy","us":12}],"exit":0}`: true,
-		`{"exit":0}`: false,
-		`junk`:       false,
-	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := readTiming(name); (err == nil) != good {
-			t.Errorf("readTiming of %s: %v", text, err)
+	got, err := readTiming("12:00:00.000 DBG timing b_at=50 b_us=7 all_us=90 a_at=3 a_us=40 c_at=x\n")
+	if want := []step{{"a", 3 * time.Microsecond, 40 * time.Microsecond}, {"b", 50 * time.Microsecond, 7 * time.Microsecond}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, text := range []string{"", "junk all_us=3", "12:00 ERR could not start"} {
+		if _, err := readTiming(text); err == nil {
+			t.Errorf("%q has steps", text)
 		}
 	}
 }

@@ -2,7 +2,9 @@
 // bubblewrap with all its namespaces, and under agentguard, in interleaved
 // rounds so that a noisy machine disturbs all of them alike.
 //
-//	launch [-agentguard FILE] [-bwrap FILE] [-rounds N] [-breakdown]
+//	launch [-agentguard FILE] [-bwrap FILE] [-rounds N] [-breakdown=false]
+//
+// Then it shows where agentguard's own time goes, step by step.
 //
 // Read ratios, not milliseconds: the children are started by vfork and execve
 // from a small process, but the machine's clock speed and load are in every
@@ -22,7 +24,7 @@ func main() {
 	agentguard := flag.String("agentguard", "bin/agentguard", "the agentguard binary")
 	bwrap := flag.String("bwrap", "bwrap", "the bubblewrap binary; left out when it is not there")
 	rounds := flag.Int("rounds", 60, "measured rounds; one tenth more run first to warm up")
-	breakdown := flag.Bool("breakdown", false, "then show where agentguard's own time goes")
+	breakdown := flag.Bool("breakdown", true, "then show where agentguard's own time goes")
 	flag.Parse()
 	if err := run(*agentguard, *bwrap, *rounds, *breakdown); err != nil {
 		fmt.Fprintln(os.Stderr, "launch:", err)

@@ -22,7 +22,7 @@ func measure(rows []*row, rounds int) error {
 	for i := range warm + rounds {
 		for k := range rows {
 			r := rows[(i+k)%len(rows)]
-			took, err := once(r.argv)
+			took, err := once(r.argv, os.Stderr)
 			if err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)
 			}
@@ -34,9 +34,9 @@ func measure(rows []*row, rounds int) error {
 	return nil
 }
 
-// once runs argv (an absolute path first) with no input and no output and
+// once runs argv (an absolute path first) with no input and no output but stderr and
 // returns the time from before the fork until its status has been read.
-func once(argv []string) (time.Duration, error) {
+func once(argv []string, stderr *os.File) (time.Duration, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
@@ -46,7 +46,7 @@ func once(argv []string) (time.Duration, error) {
 	// its pidfd, its goroutines and its environment handling to every row.
 	attr := &syscall.ProcAttr{
 		Env:   []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"},
-		Files: []uintptr{null.Fd(), null.Fd(), os.Stderr.Fd()},
+		Files: []uintptr{null.Fd(), null.Fd(), stderr.Fd()},
 	}
 	start := time.Now()
 	pid, err := syscall.ForkExec(argv[0], argv, attr)

@@ -1,12 +1,14 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -40,63 +42,98 @@ func table(w io.Writer, rows []*row) error {
 	return out.Flush()
 }
 
-// timing is the part of `agentguard exec --json` that is read here: how long
-// each stage of a run took, in the order in which they ended.
-type timing struct {
-	Timing []struct {
-		Stage string `json:"stage"`
-		Us    int64  `json:"us"` // microseconds
-	} `json:"timing"`
+// step is one of agentguard's own steps, as `exec -v` logs them: STEP_at=BEGAN
+// and STEP_us=TOOK in one line. Those of the birth and of the plan go on beside
+// each other.
+type step struct {
+	name     string
+	at, took time.Duration
 }
 
-// stages runs the sandbox again with --json and prints the median of every
-// stage that it names.
+// Two more rows, of what a process cannot time itself.
+const (
+	around = "(process: start, flags, policy, exit)"
+	whole  = "(all)"
+)
+
+// stages runs the sandbox again with -v and prints when each of its steps begins
+// and how long it takes.
 func stages(w io.Writer, sandbox []string, rounds int) error {
-	dir, err := os.MkdirTemp("", "agentguard-bench-*")
+	log, err := os.CreateTemp("", "agentguard-bench-*")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	name := filepath.Join(dir, "result.json")
-	argv := append(slices.Clone(sandbox), "--json", name, "--", "/bin/true")
+	defer func() { _ = errors.Join(log.Close(), os.Remove(log.Name())) }()
+	argv := append(slices.Clone(sandbox), "-v", "--", "/bin/true")
 	var order []string
-	took := map[string][]time.Duration{}
+	starts, took := map[string][]time.Duration{}, map[string][]time.Duration{}
+	note := func(s step) {
+		if took[s.name] == nil {
+			order = append(order, s.name)
+		}
+		starts[s.name], took[s.name] = append(starts[s.name], s.at), append(took[s.name], s.took)
+	}
 	for range rounds {
-		if _, err := once(argv); err != nil {
+		if err := log.Truncate(0); err != nil {
 			return err
 		}
-		got, err := readTiming(name)
+		all, err := once(argv, log)
 		if err != nil {
 			return err
 		}
-		for _, s := range got.Timing {
-			if took[s.Stage] == nil {
-				order = append(order, s.Stage)
-			}
-			took[s.Stage] = append(took[s.Stage], time.Duration(s.Us)*time.Microsecond)
+		text, err := os.ReadFile(log.Name())
+		if err != nil {
+			return err
 		}
+		list, err := readTiming(string(text))
+		if err != nil {
+			return err
+		}
+		var end time.Duration
+		for _, s := range list {
+			note(s)
+			end = max(end, s.at+s.took)
+		}
+		note(step{around, 0, all - end})
+		note(step{whole, 0, all})
 	}
+	return breakdown(w, order, starts, took)
+}
+
+// breakdown prints a line a step, in the order of the first run.
+func breakdown(w io.Writer, order []string, starts, took map[string][]time.Duration) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "stage, microseconds\tmin\tp25\tmedian\t")
+	fmt.Fprintln(out, "microseconds\tbegins (median)\ttakes min\tp25\tmedian\t")
 	for _, s := range order {
-		fmt.Fprintf(out, "%s\t%d\t%d\t%d\t\n", s, quantile(took[s], 0).Microseconds(),
+		begins := fmt.Sprint(quantile(starts[s], 0.5).Microseconds())
+		if s == around || s == whole {
+			begins = ""
+		}
+		fmt.Fprintf(out, "%s\t%s\t%d\t%d\t%d\t\n", s, begins, quantile(took[s], 0).Microseconds(),
 			quantile(took[s], 0.25).Microseconds(), quantile(took[s], 0.5).Microseconds())
 	}
 	return out.Flush()
 }
 
-// readTiming reads and removes the file name.
-func readTiming(name string) (timing, error) {
-	var got timing
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return got, err
+// readTiming finds the steps in the operational log, sorted by their beginning.
+func readTiming(log string) ([]step, error) {
+	at, us := map[string]time.Duration{}, map[string]time.Duration{}
+	for _, word := range strings.Fields(log) {
+		key, value, _ := strings.Cut(word, "=")
+		n, err := strconv.ParseInt(value, 10, 64)
+		if name, ok := strings.CutSuffix(key, "_at"); ok && err == nil {
+			at[name] = time.Duration(n) * time.Microsecond
+		} else if name, ok := strings.CutSuffix(key, "_us"); ok && err == nil {
+			us[name] = time.Duration(n) * time.Microsecond
+		}
 	}
-	if err := json.Unmarshal(text, &got); err != nil {
-		return got, fmt.Errorf("%s: %w", name, err)
+	var list []step
+	for name, began := range at {
+		list = append(list, step{name, began, us[name]})
 	}
-	if len(got.Timing) == 0 {
-		return got, fmt.Errorf("%s: no \"timing\": this agentguard does not measure itself", name)
+	if len(list) == 0 {
+		return nil, errors.New("no timing in the log: this agentguard does not measure itself")
 	}
-	return got, os.Remove(name)
+	slices.SortFunc(list, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
+	return list, nil
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -162,7 +163,7 @@ func (s *Set) byContent(e *Entry, p, low string) Danger {
 	case base == "config" || base == "config.worktree":
 		in := strings.Contains("/"+low, "/.git/")
 		b := s.content(e.New)
-		if in && !safeGitConfig(b) || !in && gitDanger.Match(b) {
+		if in && !safeGitConfig(b) || !in && gitDanger().Match(b) {
 			return Danger{"git runs programs that it names", in}
 		}
 	case base == ".git":
@@ -214,17 +215,23 @@ func (s *Set) leaves(e *Entry, p string) bool {
 	return !strings.HasPrefix(path.Join(at, target)+"/", "/top/")
 }
 
+// once compiles an expression when it is first used: a start that changes nothing
+// would pay for it.
+func once(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 // gitDanger are the keys by which git runs programs or reads other configuration.
-var gitDanger = regexp.MustCompile(`(?i)(fsmonitor|hookspath|sshcommand|askpass|pager|editor|gitproxy|textconv|\bprocess\b|\bclean\b|\bsmudge\b|\bdriver\b|\bcommand\b|\bcmd\b|\bhelper\b|\bprogram\b|\bpath\b|include|alias|ext::|uploadpack|receivepack)`)
+var gitDanger = once(`(?i)(fsmonitor|hookspath|sshcommand|askpass|pager|editor|gitproxy|textconv|\bprocess\b|\bclean\b|\bsmudge\b|\bdriver\b|\bcommand\b|\bcmd\b|\bhelper\b|\bprogram\b|\bpath\b|include|alias|ext::|uploadpack|receivepack)`)
 
 // gitSafe are the only keys that a repository's configuration may have without
 // being called dangerous: what git itself writes on init, clone, branch and remote.
-var gitSafe = regexp.MustCompile(`^(core\.(repositoryformatversion|filemode|bare|logallrefupdates|symlinks|ignorecase|precomposeunicode|autocrlf|eol)|extensions\.(objectformat|refstorage)|remote\..*\.(url|fetch|pushurl|mirror)|branch\..*\.(remote|merge|rebase)|user\.(name|email)|init\.defaultbranch|pull\.(rebase|ff)|push\.(default|autosetupremote)|submodule\..*\.(url|active)|merge\.conflictstyle|gc\.auto|advice\..*)$`)
+var gitSafe = once(`^(core\.(repositoryformatversion|filemode|bare|logallrefupdates|symlinks|ignorecase|precomposeunicode|autocrlf|eol)|extensions\.(objectformat|refstorage)|remote\..*\.(url|fetch|pushurl|mirror)|branch\..*\.(remote|merge|rebase)|user\.(name|email)|init\.defaultbranch|pull\.(rebase|ff)|push\.(default|autosetupremote)|submodule\..*\.(url|active)|merge\.conflictstyle|gc\.auto|advice\..*)$`)
 
 var (
-	gitSection = regexp.MustCompile(`^\[([A-Za-z0-9.-]+)(?:[ \t]+"([^"\\]*)")?\]$`)
-	gitKey     = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9-]*)[ \t]*=[ \t]*([^"\\#;]*)$`)
-	gitURL     = regexp.MustCompile(`^(https?|ssh|git|file)://[^ ]*$|^[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^ ]*$|^[./A-Za-z0-9_-][A-Za-z0-9_./@ -]*$`)
+	gitSection = once(`^\[([A-Za-z0-9.-]+)(?:[ \t]+"([^"\\]*)")?\]$`)
+	gitKey     = once(`^([A-Za-z][A-Za-z0-9-]*)[ \t]*=[ \t]*([^"\\#;]*)$`)
+	gitURL     = once(`^(https?|ssh|git|file)://[^ ]*$|^[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^ ]*$|^[./A-Za-z0-9_-][A-Za-z0-9_./@ -]*$`)
 )
 
 // safeGitConfig accepts a configuration that is read without doubt and has
@@ -236,18 +243,18 @@ func safeGitConfig(b []byte) bool {
 		if line == "" || line[0] == '#' || line[0] == ';' {
 			continue
 		}
-		if m := gitSection.FindStringSubmatch(line); m != nil {
+		if m := gitSection().FindStringSubmatch(line); m != nil {
 			section = strings.ToLower(m[1]) + "."
 			if m[2] != "" {
 				section += m[2] + "."
 			}
 			continue
 		}
-		m := gitKey.FindStringSubmatch(line)
-		if m == nil || !gitSafe.MatchString(section+strings.ToLower(m[1])) {
+		m := gitKey().FindStringSubmatch(line)
+		if m == nil || !gitSafe().MatchString(section+strings.ToLower(m[1])) {
 			return false
 		}
-		if strings.HasSuffix(strings.ToLower(m[1]), "url") && !gitURL.MatchString(m[2]) {
+		if strings.HasSuffix(strings.ToLower(m[1]), "url") && !gitURL().MatchString(m[2]) {
 			return false
 		}
 	}
@@ -273,18 +280,18 @@ var lockFiles = []string{
 	"composer.lock", "requirements.txt", "bun.lock", "flake.lock",
 }
 
-var urlHost = regexp.MustCompile(`(?:[a-z+]+://|git@)([A-Za-z0-9.-]+)`)
+var urlHost = once(`(?:[a-z+]+://|git@)([A-Za-z0-9.-]+)`)
 
 // newHost returns a host that only the new lock file names.
 func newHost(old, now []byte) string {
 	known := map[string]bool{}
-	for _, m := range urlHost.FindAllSubmatch(old, -1) {
+	for _, m := range urlHost().FindAllSubmatch(old, -1) {
 		known[string(bytes.ToLower(m[1]))] = true
 	}
 	if len(known) == 0 {
 		return "" // a first lock file, or one without places
 	}
-	for _, m := range urlHost.FindAllSubmatch(now, -1) {
+	for _, m := range urlHost().FindAllSubmatch(now, -1) {
 		if h := string(bytes.ToLower(m[1])); !known[h] {
 			return h
 		}
