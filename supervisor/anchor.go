@@ -1,22 +1,23 @@
 package supervisor
 
 import (
-	"errors"
-
 	"github.com/agentguard/agentguard/internal/anchor"
 	"github.com/agentguard/agentguard/trace"
 	"github.com/agentguard/agentguard/trace/seal"
 )
 
 // readConfig starts what takes signed notes elsewhere, if the administrator
-// wants that. A configuration that cannot be read costs the anchors, and the seal
-// says so.
-func (s *sealer) readConfig() {
+// wants that. With a file that says so and cannot be read, nothing is run.
+func (s *sealer) readConfig() error {
 	if s.r.cfg.SealFile == "" {
-		return
+		return nil
 	}
 	c, err := anchor.Read(s.r.cfg.SealFile)
-	s.durable, s.anchors, s.anchorErr = c.Durable, anchor.Start(c.Anchor), err
+	if err != nil {
+		return &Refusal{What: "how to seal the record cannot be read", Err: err, Remedy: "correct it, or remove it"}
+	}
+	s.durable, s.anchors = c.Durable, anchor.Start(c.Anchor)
+	return nil
 }
 
 // anchor takes a note to the administrator's places.
@@ -40,7 +41,7 @@ func (s *sealer) anchorCounts() []trace.Count {
 // anchorEnd takes the end of the run to the anchors, waits for them as long as
 // they may take, and notes in the host's log what did not arrive.
 func (s *sealer) anchorEnd(last, logHead []byte) error {
-	if s.anchors == nil && s.anchorErr == nil {
+	if s.anchors == nil {
 		return nil
 	}
 	before, _ := s.anchors.Lost()
@@ -48,8 +49,8 @@ func (s *sealer) anchorEnd(last, logHead []byte) error {
 	s.anchor(seal.AnchorLog, logHead)
 	s.anchors.Close()
 	after, err := s.anchors.Lost()
-	if s.anchors = nil; after > before || s.anchorErr != nil {
-		why := errors.Join(s.anchorErr, err).Error()
+	if s.anchors = nil; after > before {
+		why := err.Error()
 		e := s.entry(seal.LogUnanchor, nil)
 		e.SHA256, e.Why = "", why[:min(len(why), 500)]
 		_, err := s.vault.Append(s.host, e, false)

@@ -108,6 +108,9 @@ func (r *Run) checkNamespaces() error {
 // read what the sensor has seen since before PID 1 was born.
 func (r *Run) startRecord() error {
 	r.sealer = newSealer(r, r.boot)
+	if err := r.sealer.readConfig(); err != nil {
+		return err
+	}
 	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{
 		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: r.boot, Settled: r.sealer.builder.Add,
 	})

@@ -43,7 +43,6 @@ type sealer struct {
 	vault         *vault.Vault
 	durable       string // of anchor.Config
 	anchors       *anchor.Queue
-	anchorErr     error // why there are none
 	host, key     *seal.Key
 	cert          []byte
 	place         *seal.Place
@@ -116,7 +115,6 @@ func (s *sealer) close() error {
 
 // prepare makes the run's key and has the host's key certify it.
 func (s *sealer) prepare() (err error) {
-	s.readConfig()
 	if s.vault, err = OpenVault(s.r.caller, s.r.state); err != nil {
 		return err
 	}
@@ -327,8 +325,8 @@ func (s *sealer) predicate(res *runs.Result, sum *trace.Event) seal.Predicate {
 			MaxMemory: res.Usage.MaxMemory, MaxTasks: res.Usage.MaxTasks,
 		},
 	}
-	if _, err := s.anchors.Lost(); err != nil || s.anchorErr != nil {
-		p.AnchorError = errors.Join(s.anchorErr, err).Error()
+	if _, err := s.anchors.Lost(); err != nil {
+		p.AnchorError = err.Error()
 	}
 	for _, c := range sum.Counts {
 		p.Counts[c.Name] += c.N

@@ -122,6 +122,7 @@ func TestAnchors(t *testing.T) {
 		r := testRun(t)
 		r.cfg.SealFile = dir + "/seal.yaml"
 		must(t, os.WriteFile(r.cfg.SealFile, []byte("anchor: {file: "+file+"}\n"), 0o600))
+		must(t, r.sealer.readConfig())
 		r.sealer.begin()
 		r.sealer.started()
 		must(t, r.rec.w.Append(&trace.Event{Kind: trace.KindOpen}))

@@ -24,6 +24,7 @@ type sealedRun struct {
 	keys    seal.Keys
 	anchors *seal.Anchors
 	check   func(*seal.Report) // against the host's log; nil for a copy
+	live    func() bool        // nil: no
 	close   func() error
 }
 
@@ -40,7 +41,8 @@ public key of the host that made the run is needed (agentguard keys show), unles
 
 Exit status: 0 complete and as it was sealed; 1 as it was sealed, but incomplete; 2 unsealed,
 and as far as checkpoints reach not altered; 3 altered, or by a key that is not trusted, or gone;
-125 it could not be checked. --all ends with the greatest of all.`
+125 it could not be checked. --all ends with the greatest of all
+runs that have ended.`
 
 func newTraceVerify() *cobra.Command {
 	c := &cobra.Command{

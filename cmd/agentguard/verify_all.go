@@ -17,7 +17,7 @@ import (
 type collection struct {
 	keys  seal.Keys
 	log   *seal.Log // nil: a copy without it
-	user  int       // under whom the log has them
+	gone  []string  // that the log has and nobody deleted by agentguard
 	ids   []string
 	open  func(id string) (*sealedRun, error)
 	close func() error
@@ -59,7 +59,7 @@ func (c *collection) verifyLog(anchors *seal.Anchors) (worst status) {
 	for _, g := range c.log.Gaps {
 		fault(trace.Incomplete, "the host's log was found damaged: %s", g)
 	}
-	for _, id := range c.log.Missing(c.user, c.ids) {
+	for _, id := range c.gone {
 		fault(trace.Altered, "run %s is gone: the host's log has it, and nobody deleted it by agentguard", trace.Line(id))
 	}
 	return worst
@@ -76,13 +76,18 @@ func (c *collection) verifyOne(id string, anchors *seal.Anchors, asJSON bool) (s
 	}
 	defer r.close()
 	r.anchors = anchors
+	live := r.live != nil && r.live()
 	rep, err := r.report()
 	if err != nil {
 		tell("%v", err)
 		return verdictStatus[trace.Altered], nil
 	}
+	s := verdictStatus[rep.Verdict]
+	if live && rep.Verdict == trace.Unsealed {
+		s = 0
+	}
 	if asJSON {
-		return verdictStatus[rep.Verdict], printReport(rep)
+		return s, printReport(rep)
 	}
 	first := ""
 	switch {
@@ -92,7 +97,7 @@ func (c *collection) verifyOne(id string, anchors *seal.Anchors, asJSON bool) (s
 		first = "  " + trace.Line(rep.Why[0])
 	}
 	_, err = fmt.Printf("%-10s %s  %d of %d records%s\n", rep.Verdict, trace.Line(id), rep.Verified, rep.Records, first)
-	return verdictStatus[rep.Verdict], err
+	return s, err
 }
 
 // copiedRuns are all runs of a copied state directory.
@@ -110,6 +115,9 @@ func copiedRuns(dir string, keys seal.Keys) (*collection, error) {
 	slices.Reverse(c.ids)
 	if c.log, err = copiedLog(filepath.Join(dir, "log"), keys); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
+	}
+	if c.log != nil {
+		c.gone = c.log.Missing(0, c.ids)
 	}
 	c.open = func(id string) (*sealedRun, error) {
 		r, err := openCopy(filepath.Join(dir, "runs", id), keys)

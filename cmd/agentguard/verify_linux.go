@@ -55,13 +55,27 @@ func (w *witness) id(run string) seal.RunID {
 	return seal.RunID{User: supervisor.LogUser(w.caller, w.state), ID: run}
 }
 
+// refresh reads the log again: runs come and go while others are looked at, and
+// the log is never behind them for long.
+func (w *witness) refresh() (err error) {
+	w.log, err = w.vault.Log(w.keys)
+	return err
+}
+
 // missing are the runs that the log has and the state directory has not.
 func (w *witness) missing() ([]string, error) {
 	ids, err := w.state.IDs()
 	if err != nil {
 		return nil, err
 	}
-	return w.log.Missing(supervisor.LogUser(w.caller, w.state), ids), nil
+	user := supervisor.LogUser(w.caller, w.state)
+	gone := w.log.Missing(user, ids)
+	if len(gone) > 0 { // deleted meanwhile, perhaps
+		if err = w.refresh(); err == nil {
+			gone = w.log.Missing(user, ids)
+		}
+	}
+	return gone, err
 }
 
 // withGone adds to a list of the newest runs those that are missing, and cuts it
@@ -93,12 +107,18 @@ func (w *witness) open(id string) (*sealedRun, error) {
 		return nil, err
 	}
 	check := func(r *seal.Report) {
-		w.log.Check(r, w.id(id))
-		if r.Verdict == trace.Unsealed && d.Live() {
-			r.Why = []string{"the run is live"}
+		if d.Live() {
+			r.Why = append([]string{"the run is live"}, r.Why...)
+			return
 		}
+		if l := w.log.Runs[w.id(id)]; r.Statement != nil && (l == nil || l.Seal == "") {
+			if err := w.refresh(); err != nil {
+				tell("%v", err)
+			}
+		}
+		w.log.Check(r, w.id(id))
 	}
-	return &sealedRun{id: id, dir: d.FS(), keys: w.keys, check: check, close: d.Close}, nil
+	return &sealedRun{id: id, dir: d.FS(), keys: w.keys, check: check, live: d.Live, close: d.Close}, nil
 }
 
 // openSealed opens a run of this host, or a copy that a path names.
@@ -160,11 +180,15 @@ func hostRuns(state string, keys seal.Keys) (*collection, error) {
 	if err != nil {
 		return nil, err
 	}
+	gone, err := w.missing()
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
 	ids, err := w.state.IDs()
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	return &collection{keys: w.keys, log: w.log, user: supervisor.LogUser(w.caller, w.state), ids: ids, open: w.open, close: w.Close}, nil
+	return &collection{keys: w.keys, log: w.log, gone: gone, ids: ids, open: w.open, close: w.Close}, nil
 }
 
 // vouchFor holds a run against its seal, by this host's keys. The host's log is

@@ -49,11 +49,14 @@ func Prove(dir fs.FS, hosts Keys, seq uint64) (*Proof, error) {
 		return nil, fmt.Errorf("the record is altered: %s", r.Faults[0])
 	}
 	v.report = &Report{}
-	if err := v.record(); err != nil {
-		return nil, err
-	}
 	p := &Proof{Type: ProofType, Run: r.Run}
 	size, err := v.anchorOf(p, r)
+	if err == nil {
+		err = v.record() // after what signs it: a live run may sign more meanwhile
+	}
+	if err == nil && size > int64(len(v.leaves)) {
+		err = errors.New("the record is shorter than what was signed")
+	}
 	if err != nil {
 		return nil, err
 	}
