@@ -156,6 +156,11 @@ bench: build ## launch time beside native and bubblewrap, interleaved
 	$(GO) build -o $(BIN)/launch ./bench/launch
 	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 
+.PHONY: bench-relay
+bench-relay: build ## what an allowlist costs a connection, beside loopback and SOCKS5, interleaved
+	$(GO) build -o $(BIN)/relay ./bench/relay
+	$(BIN)/relay -agentguard $(BIN)/agentguard $(BENCHFLAGS)
+
 .PHONY: bench-record
 bench-record: build ## what it costs a command to be observed, beside strace, interleaved
 	@.ci/deps.sh bench-record

@@ -162,9 +162,10 @@ func egressGaps(p *policy.Policy, h *Host) []Gap {
 	if h.Info.BPF || !wantsEgress(p) {
 		return nil
 	}
-	clause, src := "network.allowlist", p.Egress.Source
-	if len(p.Allow) > 0 {
-		src = p.Allow[0].Source
+	var clause string
+	var src policy.Source
+	if p.Egress.Value == "allowlist" && len(p.Allow) > 0 {
+		clause, src = "network.allowlist", p.Allow[0].Source
 	} else {
 		clause, src = "network.publish", p.Publish[0].Source
 	}

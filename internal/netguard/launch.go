@@ -217,7 +217,7 @@ type tail struct {
 	b  []byte
 }
 
-const maxTail = 4096
+const maxTail = 1024
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
@@ -232,5 +232,6 @@ func (t *tail) text() string {
 	if len(t.b) == 0 {
 		return ""
 	}
-	return ": " + string(bytes.TrimSpace(t.b))
+	first, _, _ := bytes.Cut(bytes.TrimSpace(t.b), []byte("\n\n")) // of a crash: what it was, without the stacks
+	return ": " + string(first)
 }

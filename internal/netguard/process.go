@@ -23,6 +23,7 @@ const controlFD = 3
 // kernel allows (RLIMIT_DATA: writable private memory).
 const (
 	softMemory = 64 << 20
+	gcPercent  = 25 // most of what is held is idle
 	hardMemory = 512 << 20
 )
 
@@ -75,6 +76,7 @@ func lockDown(filter []byte) error {
 		return errors.New("the process must not be root")
 	}
 	debug.SetMemoryLimit(softMemory)
+	debug.SetGCPercent(gcPercent)
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hardMemory, Max: hardMemory}); err != nil {
 		return os.NewSyscallError("setrlimit", err)
 	}

@@ -61,20 +61,14 @@ func (s *server) admitCaller(c *net.TCPConn, port uint16) {
 		s.events.emit(e)
 		return
 	}
-	defer s.open.Add(-1)
 	inside, err := s.connectInside(port)
 	if err != nil {
 		reset(c)
+		s.open.Add(-1)
 		s.failed(&e, err)
 		return
 	}
-	conn := &connection{inside: inside, outside: c}
-	e.End = s.relay(conn, s.budget)
-	if conn.up != nil {
-		e.Sent, e.Received = conn.up.moved.Load(), conn.down.moved.Load()
-	}
-	e.Duration = time.Since(started)
-	s.events.emit(e)
+	s.relay(&connection{inside: inside, outside: c}, &e, started)
 }
 
 // insideLimit bounds a connect inside: a server whose backlog is full does not answer.

@@ -104,22 +104,16 @@ func (s *server) accept(c *net.TCPConn) {
 		s.events.emit(e)
 		return
 	}
-	defer s.open.Add(-1)
 	out, to, err := s.dialer.connect(s.ctx, "tcp", dest)
 	e.Addr = to
 	if err != nil {
 		reset(c)
+		s.open.Add(-1)
 		e.Duration = time.Since(started)
 		s.failed(&e, err)
 		return
 	}
-	conn := &connection{inside: c, outside: out.(*net.TCPConn)}
-	e.End = s.relay(conn, s.budget)
-	if conn.up != nil {
-		e.Sent, e.Received = conn.up.moved.Load(), conn.down.moved.Load()
-	}
-	e.Duration = time.Since(started)
-	s.events.emit(e)
+	s.relay(&connection{inside: c, outside: out.(*net.TCPConn)}, &e, started)
 }
 
 // admit counts a connection in, or says which limit refuses it.
@@ -147,29 +141,42 @@ func (s *server) failed(e *Event, err error) {
 	s.events.emit(*e)
 }
 
-// relay moves bytes both ways until both have ended, and says how it ended.
-func (s *server) relay(c *connection, sent *budget) string {
+// relay moves bytes both ways until both have ended, and then reports e. It
+// returns at once: two fresh goroutines, whose stacks have not grown by dialling,
+// are all that an idle connection has.
+func (s *server) relay(c *connection, e *Event, started time.Time) {
 	var err error
-	if c.up, err = newHalf(c.inside, c.outside, &s.pipes, sent, &c.touched); err == nil {
+	if c.up, err = newHalf(c.inside, c.outside, &s.pipes, s.budget, &c.touched); err == nil {
 		c.down, err = newHalf(c.outside, c.inside, &s.pipes, nil, &c.touched)
+	}
+	done := func() {
+		_, _ = c.inside.Close(), c.outside.Close() // closed already where it was broken off
+		s.leave(c)
+		s.open.Add(-1)
+		e.End = EndClosed
+		if why, ok := c.why.Load().(string); ok {
+			e.End = why
+		}
+		if c.down != nil {
+			e.Sent, e.Received = c.up.moved.Load(), c.down.moved.Load()
+		}
+		e.Duration = time.Since(started)
+		s.events.emit(*e)
 	}
 	if err != nil || !s.enter(c) {
 		c.abort(EndRun)
-		return EndRun
+		done()
+		return
 	}
-	defer s.leave(c)
-	other := make(chan struct{})
-	go func() {
-		defer close(other)
-		c.end(c.down.run())
-	}()
-	c.end(c.up.run())
-	<-other
-	_, _ = c.inside.Close(), c.outside.Close() // closed already where it was broken off
-	if why, ok := c.why.Load().(string); ok {
-		return why
+	var ended atomic.Int32
+	for _, h := range []*half{c.up, c.down} {
+		s.wait.Go(func() {
+			c.end(h.run())
+			if ended.Add(1) == 2 {
+				done()
+			}
+		})
 	}
-	return EndClosed
 }
 
 // end passes a direction's failure on to both sides.

@@ -18,7 +18,7 @@ import (
 )
 
 // newTestServer makes a server whose events are kept.
-func newTestServer(t *testing.T, cfg *Config) (*server, func() []Event) {
+func newTestServer(t testing.TB, cfg *Config) (*server, func() []Event) {
 	t.Helper()
 	var mu sync.Mutex
 	var list []Event
@@ -41,14 +41,14 @@ func newTestServer(t *testing.T, cfg *Config) (*server, func() []Event) {
 
 // rig is a relay on loopback: what connects to it is led to back.
 type rig struct {
-	t      *testing.T
+	t      testing.TB
 	s      *server
 	events func() []Event
 	front  *net.TCPListener
 	back   *net.TCPListener
 }
 
-func newRig(t *testing.T, change func(*Config)) *rig {
+func newRig(t testing.TB, change func(*Config), serve ...func(*rig)) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	for _, l := range []**net.TCPListener{&r.front, &r.back} {
@@ -72,7 +72,11 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	r.s.dialer.dial = func(ctx context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, r.back.Addr().String())
 	}
-	go r.s.serve(r.front)
+	if len(serve) > 0 {
+		serve[0](r)
+	} else {
+		go r.s.serve(r.front)
+	}
 	t.Cleanup(r.s.end)
 	return r
 }
@@ -92,7 +96,7 @@ func (r *rig) pair() (client, server *net.TCPConn) {
 		r.t.Fatal(err)
 	}
 	for _, k := range []*net.TCPConn{c, s} {
-		if err := k.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := k.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
 			r.t.Fatal(err)
 		}
 		r.t.Cleanup(func() { k.Close() })
@@ -352,4 +356,53 @@ func countFDs(t testing.TB) int {
 		t.Fatal(err)
 	}
 	return len(list)
+}
+
+// BenchmarkStream moves one stream through the relay, and through the copy that
+// Go's io package makes by itself.
+func BenchmarkStream(b *testing.B) {
+	for name, serve := range map[string]func(r *rig){
+		"relay": func(r *rig) { go r.s.serve(r.front) },
+		"io.Copy": func(r *rig) {
+			go func() {
+				for {
+					c, err := r.front.AcceptTCP()
+					if err != nil {
+						return
+					}
+					go func() {
+						out, err := net.DialTCP("tcp4", nil, r.back.Addr().(*net.TCPAddr))
+						if err != nil {
+							return
+						}
+						go func() { _, _ = io.Copy(out, c) }()
+						_, _ = io.Copy(c, out)
+						c.Close()
+					}()
+				}
+			}()
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := newRig(b, nil, serve)
+			c, s := r.pair()
+			const size = 4 << 20
+			block := make([]byte, 256<<10)
+			go func() {
+				for {
+					if _, err := s.Write(block); err != nil {
+						return
+					}
+				}
+			}()
+			b.SetBytes(size)
+			for b.Loop() {
+				if _, err := io.CopyN(io.Discard, c, size); err != nil {
+					b.Fatal(err)
+				}
+			}
+			reset(c)
+			s.Close()
+		})
+	}
 }

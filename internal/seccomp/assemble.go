@@ -84,7 +84,7 @@ func (a *arch) onlyElse(names []string, other Verdict) []unix.SockFilter {
 		if uint32(c.nr) > next {
 			spans.add(span{first: next, verdict: other})
 		}
-		if c.action >= ruled {
+		if c.action >= absent {
 			spans.add(c.span(nil))
 		} else {
 			spans.add(span{first: uint32(c.nr), verdict: verdictAllow})

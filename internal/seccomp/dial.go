@@ -10,7 +10,7 @@ func DialFilter() []byte { return encode(native.onlyElse(dialCalls, verdictRefus
 
 var dialCalls = []string{
 	// the runtime: memory, threads, signals, clocks
-	"brk", "mmap", "munmap", "mprotect", "madvise", "mincore", "prctl", "clone", "exit", "exit_group", "futex", "gettid", "getpid", "tgkill",
+	"brk", "mmap", "munmap", "mprotect", "madvise", "mincore", "prctl", "clone", "clone3", "exit", "exit_group", "futex", "gettid", "getpid", "tgkill",
 	"sigaltstack", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "restart_syscall", "sched_yield", "sched_getaffinity",
 	"nanosleep", "clock_nanosleep", "clock_gettime", "getrandom", "rseq", "set_robust_list", "membarrier",
 	// the poller

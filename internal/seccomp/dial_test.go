@@ -1,0 +1,46 @@
+package seccomp
+
+import (
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The dialling process may do what its list says, with the command's rules on
+// arguments, and nothing else: it executes nothing and signals nobody.
+func TestDialFilter(t *testing.T) {
+	for _, a := range arches {
+		filter := decode(encode(a.onlyElse(dialCalls, verdictRefuse)))
+		judge := func(name string, args ...uint64) Verdict {
+			c := a.byName(name)
+			if c == nil {
+				return verdictRefuse
+			}
+			d := seccompData{nr: uint32(c.nr), arch: a.audit}
+			copy(d.args[:], args)
+			return interpret(t, filter, d)
+		}
+		for _, c := range a.calls {
+			want := verdictRefuse
+			if slices.Contains(dialCalls, c.name) {
+				want = verdictAllow
+			}
+			if c.name == "clone3" {
+				want = verdictAbsent // C libraries go on with clone
+			}
+			if c.action < ruled && judge(c.name) != want {
+				t.Errorf("%s: %s: %#x, want %#x", archName(a), c.name, judge(c.name), want)
+			}
+		}
+		for _, name := range []string{"execve", "execveat", "ptrace", "kill", "tkill", "pidfd_open", "pidfd_getfd", "process_vm_writev", "mount", "setns", "unshare", "bpf", "io_uring_setup", "setuid", "unlinkat", "renameat2", "mkdirat", "fchmodat"} {
+			if judge(name) == verdictAllow {
+				t.Errorf("%s: %s is allowed", archName(a), name)
+			}
+		}
+		if judge("socket", unix.AF_INET, unix.SOCK_STREAM, 0) != verdictAllow || judge("socket", unix.AF_INET, unix.SOCK_RAW, 1) != verdictRefuse ||
+			judge("socket", unix.AF_PACKET, unix.SOCK_RAW, 0) != verdictRefuse || judge("clone", unix.CLONE_NEWUSER) != verdictRefuse {
+			t.Errorf("%s: sockets and clones are not judged by their arguments", archName(a))
+		}
+	}
+}
