@@ -15,7 +15,7 @@ import (
 )
 
 // hash settles an entry and closes its file. All that may hang happens here.
-func (w *Watch) hash(e *entry, f *os.File, pid uint32, links uint64) {
+func (w *Watch) hash(e *entry, f *os.File, pid uint32, links uint32) {
 	defer f.Close()
 	seen := w.mounts.identify(int(f.Fd()), pid)
 	out := seen.file(links)
@@ -115,17 +115,17 @@ func (w *Watch) digest(e *entry, f *os.File, out *File, keep bool) {
 	awaitTick(e.key.Ctime)
 	written := hasWriter(f)
 	sum, content, err := w.read(f, e.key.Size, keep && e.key.Size <= w.cfg.Limits.Object)
-	var st unix.Stat_t
+	var now key
 	if err == nil {
-		err = unix.Fstat(int(f.Fd()), &st)
+		now, _, err = keyOf(int(f.Fd()), 0)
 	}
 	switch {
 	case err != nil:
 		out.State = Error
 		return
-	case keyOf(&st) != e.key || written:
+	case now != e.key || written:
 		out.State = Raced
-	case st.Dev == memfdDev():
+	case now.dev == memfdDev():
 		out.State, out.Gone = Memfd, false // it never had a name
 		out.Path = strings.TrimPrefix(out.Path, "/")
 	default:

@@ -46,7 +46,7 @@ func (m *mounts) identify(fd int, pid uint32) identity {
 // A name may end so too, which the number of links tells apart.
 const deleted = " (deleted)"
 
-func (i *identity) file(links uint64) File {
+func (i *identity) file(links uint32) File {
 	f := File{ID: i.ID, Path: i.path, Gone: links == 0}
 	if f.Gone {
 		f.Path = strings.TrimSuffix(f.Path, deleted)

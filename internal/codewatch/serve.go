@@ -92,18 +92,27 @@ type key struct {
 	Version
 }
 
-func keyOf(st *unix.Stat_t) key {
-	return key{st.Dev, st.Ino, Version{st.Ctim.Nano(), st.Size}}
+// keyOf returns the key of an open file and the number of its names. With
+// AT_STATX_DONT_SYNC nobody is asked over a network, which may hang.
+func keyOf(fd, flags int) (key, uint32, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|flags, unix.STATX_BASIC_STATS, &st); err != nil {
+		return key{}, 0, os.NewSyscallError("statx", err)
+	}
+	return key{
+		unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino,
+		Version{st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec), int64(st.Size)},
+	}, st.Nlink, nil
 }
 
 // lookup returns the entry of the file that fd is open on. A new one begins to
 // be hashed. pid is a live process of the run.
 func (w *Watch) lookup(fd int, pid uint32) (*entry, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	k, links, err := keyOf(fd, unix.AT_STATX_DONT_SYNC)
+	if err != nil {
 		return nil, err
 	}
-	e, isNew := w.entry(keyOf(&st))
+	e, isNew := w.entry(k)
 	if !isNew {
 		return e, nil
 	}
@@ -114,7 +123,7 @@ func (w *Watch) lookup(fd int, pid uint32) (*entry, error) {
 		w.settle(e, File{State: Error})
 		return e, nil
 	}
-	go w.hash(e, os.NewFile(uintptr(own), "executed"), pid, uint64(st.Nlink))
+	go w.hash(e, os.NewFile(uintptr(own), "executed"), pid, links)
 	return e, nil
 }
 
