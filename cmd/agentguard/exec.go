@@ -224,14 +224,29 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	files = append(files, fragments...)
-	var errs []error
+	named, badFiles := readPolicies(f.policies)
+	fromFlags, badFlags := policy.FromFlags(f.flags)
+	if err := errors.Join(badFiles, badFlags); err != nil {
+		return nil, err
+	}
+	files = append(append(files, fragments...), named...)
+	p, err := policy.Merge(append(files, fromFlags)...)
+	if err != nil {
+		return nil, err
+	}
+	return p, bound(p)
+}
+
+// readPolicies reads files as the caller: what the caller cannot read is not
+// quoted in errors either. The error is of all files that could not be read.
+func readPolicies(names []string) (files []*policy.File, err error) {
 	c, err := caller()
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range f.policies {
-		errs = append(errs, c.As(func() error { // what the caller cannot read is not quoted in errors either
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, c.As(func() error {
 			file, err := policy.ReadFile(name)
 			if err == nil {
 				files = append(files, file)
@@ -239,15 +254,7 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 			return err
 		}))
 	}
-	fromFlags, err := policy.FromFlags(f.flags)
-	if errs = append(errs, err); errors.Join(errs...) != nil {
-		return nil, errors.Join(errs...)
-	}
-	p, err := policy.Merge(append(files, fromFlags)...)
-	if err != nil {
-		return nil, err
-	}
-	return p, bound(p)
+	return files, errors.Join(errs...)
 }
 
 // caller is whose authority bounds what this process opens by name.

@@ -11,10 +11,7 @@ import (
 	"github.com/agentguard/agentguard/trace/export"
 )
 
-func newTraceExport() *cobra.Command {
-	c := &cobra.Command{
-		Use: "export [ID|last|FILE]...", Short: "Write records as ECS or OCSF events, or as they are, one JSON object a line",
-		Long: `export writes the records of runs to stdout in a format that log systems know:
+const exportHelp = `export writes the records of runs to stdout in a format that log systems know:
 
   jsonl   as they are stored (docs/record.md)
   ecs     Elastic Common Schema 9.4
@@ -23,7 +20,12 @@ func newTraceExport() *cobra.Command {
 docs/export.md says what becomes of each kind of record. How far each record can be
 believed goes to stderr when it is not complete.
 
-` + recordArgs + judged,
+`
+
+func newTraceExport() *cobra.Command {
+	c := &cobra.Command{
+		Use: "export [ID|last|FILE]...", Short: "Write records as ECS or OCSF events, or as they are, one JSON object a line",
+		Long:    exportHelp + recordArgs + judged,
 		Example: "  agentguard trace export --format ecs last > run.ndjson\n  agentguard trace export --format ocsf --all | vector --config siem.toml",
 	}
 	state := stateFlag(c)

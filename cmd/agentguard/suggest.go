@@ -15,10 +15,7 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
-func newPolicySuggest() *cobra.Command {
-	c := &cobra.Command{
-		Use: "suggest [ID|last]...", Short: "Print the smallest policy for what recorded runs used and were refused",
-		Long: `suggest reads the records of runs and prints one policy for all of them: of what they were
+const suggestHelp = `suggest reads the records of runs and prints one policy for all of them: of what they were
 granted the part that they used, writable only where they wrote, and what they looked for
 in vain or were refused, where this host has it and you can see it. Where a write to a
 readable directory was refused, it suggests a staged copy (cow). Limits that were met are
@@ -31,7 +28,12 @@ is in the comments. --unsafe lets these in, with the words under unsafe that the
 What a command asked for by stat(2) alone is not on record: run it again under the
 suggested policy, and ask again for both runs.
 
-Exit status: 0 printed; 1 printed, and a record is incomplete or unsealed; 125 not.`,
+Exit status: 0 printed; 1 printed, and a record is incomplete or unsealed; 125 not.`
+
+func newPolicySuggest() *cobra.Command {
+	c := &cobra.Command{
+		Use: "suggest [ID|last]...", Short: "Print the smallest policy for what recorded runs used and were refused",
+		Long:    suggestHelp,
 		Example: "  agentguard policy suggest last > agentguard.yaml\n  agentguard exec -p agentguard.yaml -- make test",
 	}
 	state := stateFlag(c)
@@ -40,27 +42,31 @@ Exit status: 0 printed; 1 printed, and a record is incomplete or unsealed; 125 n
 		if len(args) == 0 {
 			args = []string{"last"}
 		}
-		n := suggest.New(hostPath(), *unsafe)
-		var ids []string
-		whole := true
-		for _, name := range args {
-			id, j, err := addRun(n, *state, name)
-			if err != nil {
-				return err
-			}
-			if j != trace.Complete {
-				whole = false
-				tell("the record of %s is %s: the policy may lack something", id, j)
-			}
-			ids = append(ids, id)
-		}
-		_, err := os.Stdout.Write(n.YAML(fmt.Sprintf("What %s needed, by agentguard policy suggest.", strings.Join(ids, ", "))))
-		if err == nil && !whole {
-			err = status(1)
-		}
-		return err
+		return suggestFor(suggest.New(hostPath(), *unsafe), *state, args)
 	}
 	return c
+}
+
+// suggestFor prints the policy for runs.
+func suggestFor(n *suggest.Needs, state string, names []string) error {
+	var ids []string
+	whole := true
+	for _, name := range names {
+		id, j, err := addRun(n, state, name)
+		if err != nil {
+			return err
+		}
+		if j != trace.Complete {
+			whole = false
+			tell("the record of %s is %s: the policy may lack something", id, j)
+		}
+		ids = append(ids, id)
+	}
+	_, err := os.Stdout.Write(n.YAML(fmt.Sprintf("What %s needed, by agentguard policy suggest.", strings.Join(ids, ", "))))
+	if err == nil && !whole {
+		err = status(1)
+	}
+	return err
 }
 
 // addRun takes in one run.

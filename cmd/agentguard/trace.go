@@ -96,10 +96,7 @@ func newSearch(q *query.Query, asJSON bool) *query.Search {
 	return &query.Search{Query: q, JSON: asJSON, Out: os.Stdout, Warn: func(s string) { tell("%s", s) }}
 }
 
-func newTraceQuery() *cobra.Command {
-	c := &cobra.Command{
-		Use: "query EXPR [ID|last|FILE]...", Short: "Find the records of one, many or all runs for which an expression is true",
-		Long: `query prints the records for which EXPR is true, of the runs that are named, or of the
+const queryHelp = `query prints the records for which EXPR is true, of the runs that are named, or of the
 last one. EXPR compares fields of docs/record.md (--fields lists them):
 
   FIELD = VALUE          also == != < <= > >=; numbers take units (10MiB, 1.5s)
@@ -112,7 +109,12 @@ last one. EXPR compares fields of docs/record.md (--fields lists them):
 joined by and, or, not and parentheses. A record without a field satisfies no
 comparison of it. Values with blanks or signs stand in quotes.
 
-` + recordArgs + judged,
+`
+
+func newTraceQuery() *cobra.Command {
+	c := &cobra.Command{
+		Use: "query EXPR [ID|last|FILE]...", Short: "Find the records of one, many or all runs for which an expression is true",
+		Long: queryHelp + recordArgs + judged,
 		Example: `  agentguard trace query 'denied and path glob "/etc/**"'
   agentguard trace query 'kind = connect and not addr in 127.0.0.0/8' --all --count-by addr,port
   agentguard trace query 'kind = exec and argv ~ "^--upload"' --all --limit 20
@@ -138,20 +140,30 @@ comparison of it. Values with blanks or signs stand in quotes.
 		if *all && len(args) > 1 {
 			return errors.New("--all asks every run: name none")
 		}
-		q, err := query.Parse(args[0])
+		s, err := parseSearch(args[0], *by, *asJSON)
 		if err != nil {
 			return err
 		}
-		for _, name := range *by {
-			if err := query.CheckField(name); err != nil {
-				return err
-			}
-		}
-		s := newSearch(q, *asJSON)
-		s.Limit, s.CountBy = *limit, *by
+		s.Limit = *limit
 		return search(s, *state, args[1:], *all)
 	}
 	return c
+}
+
+// parseSearch makes a search of an expression and of the fields to count by.
+func parseSearch(expr string, by []string, asJSON bool) (*query.Search, error) {
+	q, err := query.Parse(expr)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range by {
+		if err := query.CheckField(name); err != nil {
+			return nil, err
+		}
+	}
+	s := newSearch(q, asJSON)
+	s.CountBy = by
+	return s, nil
 }
 
 // search asks one record after another.

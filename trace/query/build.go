@@ -38,6 +38,20 @@ func (p *parser) build(f *field, op, v token) (node, error) {
 		}
 		return search{f, re, false}, nil
 	}
+	if f.typ != Text && f.typ != List {
+		return p.typed(f, op, v, fail)
+	}
+	if f.words != nil && slices.Contains([]string{"=", "==", "!=", "in"}, op.text) && !slices.Contains(f.words, v.text) {
+		return fail(v, suggest(v.text, f.words, "it is one of "+strings.Join(f.words, ", ")), "%s is never %s", f.name, v)
+	}
+	return literal{f, op.text, []byte(v.text)}, nil
+}
+
+// failing makes an error at a token, with a hint.
+type failing func(at token, hint, format string, a ...any) (node, error)
+
+// typed makes the test of a field that is no text.
+func (p *parser) typed(f *field, op, v token, fail failing) (node, error) {
 	switch f.typ {
 	case Bool:
 		if v.text != "true" && v.text != "false" {
@@ -53,18 +67,13 @@ func (p *parser) build(f *field, op, v token) (node, error) {
 			return fail(v, "as in 192.0.2.1, 2001:db8::/32", "%s is no address or prefix", v)
 		}
 		return within{f, prefix, op.text == "!="}, nil
-	case Number, Bytes, Span:
-		n, err := parseNumber(f.typ, v.text)
-		if err != nil {
-			return fail(v, unitHint[f.typ], "%s is not of type %s", v, f.typ)
-		}
-		n.field, n.op = f, op.text
-		return n, nil
 	}
-	if f.words != nil && slices.Contains([]string{"=", "==", "!=", "in"}, op.text) && !slices.Contains(f.words, v.text) {
-		return fail(v, suggest(v.text, f.words, "it is one of "+strings.Join(f.words, ", ")), "%s is never %s", f.name, v)
+	n, err := parseNumber(f.typ, v.text)
+	if err != nil {
+		return fail(v, unitHint[f.typ], "%s is not of type %s", v, f.typ)
 	}
-	return literal{f, op.text, []byte(v.text)}, nil
+	n.field, n.op = f, op.text
+	return n, nil
 }
 
 // syntax is what regexp found, in its own words.
