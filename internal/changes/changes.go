@@ -157,15 +157,6 @@ func (n *Node) FileMode() fs.FileMode {
 	return m
 }
 
-// summary counts the changes of a set.
-func (s *Set) summary() Summary {
-	var sum Summary
-	for i := range s.Entries {
-		sum.count(&s.Entries[i])
-	}
-	return sum
-}
-
 func (s *Summary) count(e *Entry) {
 	switch e.Op() {
 	case Added:

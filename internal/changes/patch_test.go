@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // A patch, applied by git to a copy of the tree as it was, makes the files that
 // the run made: contents, links and executable bits.
 func TestPatchApplies(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
+		testenv.Missing(t, "git", err.Error())
 	}
 	for i := range rounds(t, 15) {
 		c := newPlainCase(t, uint64(5000+i))

@@ -468,3 +468,12 @@ func empty(set *Set) bool {
 	sum := set.summary()
 	return sum.Empty()
 }
+
+// summary counts the changes of a set.
+func (s *Set) summary() Summary {
+	var sum Summary
+	for i := range s.Entries {
+		sum.count(&s.Entries[i])
+	}
+	return sum
+}

@@ -175,9 +175,9 @@ func (a *appender) hash(line []byte) error {
 	}
 	var b []byte
 	for _, h := range list {
-		b = append(b, h[:]...)
+		b = fmt.Appendln(b, h) // in base64
 	}
-	if _, err := a.hashes.WriteAt(b, tlog.StoredHashIndex(0, a.head.Size)*tlog.HashSize); err != nil {
+	if _, err := a.hashes.WriteAt(b, tlog.StoredHashIndex(0, a.head.Size)*hashLine); err != nil {
 		return fmt.Errorf("the host's log: %w", err)
 	}
 	a.head.Size++
@@ -185,11 +185,20 @@ func (a *appender) hash(line []byte) error {
 	return nil
 }
 
+// hashLine is the length of a stored hash: base64 and a newline. Whatever reads
+// the log's files is shown text, never a byte that a terminal acts on.
+const hashLine = (tlog.HashSize+2)/3*4 + 1
+
 // ReadHashes implements tlog.HashReader on the file of hashes.
 func (a *appender) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	out := make([]tlog.Hash, len(indexes))
+	line := make([]byte, hashLine)
 	for i, at := range indexes {
-		if _, err := a.hashes.ReadAt(out[i][:], at*tlog.HashSize); err != nil {
+		_, err := a.hashes.ReadAt(line, at*hashLine)
+		if err == nil {
+			out[i], err = tlog.ParseHash(string(line[:hashLine-1]))
+		}
+		if err != nil {
 			return nil, fmt.Errorf("the host's log: hash %d: %w", at, err)
 		}
 	}

@@ -4,7 +4,7 @@
 //	keys/host       the private key, mode 0600
 //	keys/public     every public key this host has had, one a line, newest last
 //	log/entries     one JSON line for each start, seal and deletion: leaves of an RFC 6962 tree
-//	log/hashes      stored hashes of the tree (tlog.StoredHashIndex), made from the entries
+//	log/hashes      stored hashes of the tree (tlog.StoredHashIndex), a line of base64 each, made from the entries
 //	log/head        signed head of the tree
 //
 // Both belong to root alone. Several supervisors use them at once: whoever adds

@@ -137,6 +137,27 @@ func TestKilledWriter(t *testing.T) {
 	}
 }
 
+// What a log leaves can be printed.
+func TestLogIsText(t *testing.T) {
+	dir := t.TempDir()
+	v := open(t, dir)
+	k := key(t, v)
+	for i := range 20 {
+		add(t, v, k, fmt.Sprint("r", i))
+	}
+	for _, name := range []string{"entries", "hashes", "head"} {
+		data, err := os.ReadFile(filepath.Join(dir, "log", name))
+		if err != nil || len(data) == 0 {
+			t.Fatal(name, len(data), err)
+		}
+		for i, c := range data {
+			if (c < ' ' || c == 0x7f) && c != '\n' && c < 0x80 { // a signed note has an em dash
+				t.Fatalf("%s: byte %#x at %d", name, c, i)
+			}
+		}
+	}
+}
+
 // A log that lost its end, or was changed, goes on and says so.
 func TestDamagedLog(t *testing.T) {
 	damage := map[string]func(dir string) error{
