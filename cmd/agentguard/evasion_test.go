@@ -213,7 +213,7 @@ the denial is in the record. **marked**: the act is in the record, with a word (
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s |\n", e.number, e.attempt, e.outcome, e.holds, e.program)
 	}
 	b.WriteString(`
-Not tested yet: 28, hooks that the kernel skips by nesting. They are counted (recursion_misses) and make the record incomplete.
+Where the kernel skips a program all the same (28, by nesting), it is counted (recursion_misses) and makes the record incomplete.
 
 Weak points, in words: names of unlink, rename and the like are the caller's own text on kernels where only tracepoints can be
 had (path_source: user), and a thread that rewrites its memory at the right moment is believed. The same is true of an

@@ -39,7 +39,25 @@ var evasions = []evasion{
 	{25, "egress.py", "UDP, mapped addresses, TCP Fast Open, MPTCP, raw and other families", "refused", "each with its address or family", checkEgress},
 	{26, "tampering.py", "ptrace, process_vm, bpf, perf, kexec, modules, signals to pid 1", "refused", "each call", checkTampering},
 	{27, "clocks.py", "another clock, a time namespace", "refused", "both calls; records are ordered by number and boot time", deny(trace.KindDeny, "clock_settime", "unshare")},
+	{28, "preempted.py", "system calls inside which others of the CPU are preempted", "recorded", "each call; what the kernel skips is counted", checkPreempted},
 	{29, "int80.c", "32-bit and x32 calls", "refused", "exit by SIGSYS of the process that tried", checkCompat},
+}
+
+// checkPreempted wants every call once: a kernel that skips the sensor while a
+// task is preempted inside it would lack some (docs/decisions/0014).
+func checkPreempted(r *evidence) error {
+	made := map[string]int{}
+	for _, e := range r.find(trace.KindMkdir, func(e *trace.Event) bool { return e.Errno == 0 }) {
+		made[string(e.Path)]++
+	}
+	var skipped uint64
+	for _, e := range r.find(trace.KindLoss, func(e *trace.Event) bool { return e.Loss.Cause == "recursion" }) {
+		skipped += e.Loss.Count
+	}
+	if n := uint64(len(made)); n > 4000 || n+skipped < 4000 || n < 3990 { // a few by nesting, on a busy host
+		return fmt.Errorf("%d directories of 4000, %d programs skipped", n, skipped)
+	}
+	return nil
 }
 
 func checkArgvRace(r *evidence) error {
