@@ -274,6 +274,36 @@ case_udplite() { expect_refused 'socket.socket(socket.AF_INET, socket.SOCK_DGRAM
 # io_uring_setup(1, NULL) is EFAULT where it is allowed.
 case_io_uring() { expect_refused 'call(425, 1, None)'; }
 
+# A name that leads to the guest's own loopback is reached on the allowed port, by both families, and nothing else is.
+case_allowlist() {
+  python3 - <<'EOF' >"$work/port" &
+import socket
+l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(8); l.settimeout(60); print(l.getsockname()[1], flush=True)
+while True:
+    c = l.accept()[0]; c.sendall(b"reached"); c.close()
+EOF
+  local server=$! port='' got
+  for _ in $(seq 200); do
+    port=$(cat "$work/port")
+    [[ -z $port ]] || break
+    sleep 0.1
+  done
+  printf 'sandbox:\n  filesystem: {workspace: {path: .}}\n  network: {allowlist: ["db.example.com:%s"], allow_private: [db.example.com], resolve: {db.example.com: 127.0.0.1}}\n' \
+    "$port" >"$workspace/allow.yaml"
+  got=$(ag -p "$workspace/allow.yaml" -- python3 -c '
+import errno, socket, sys
+port = int(sys.argv[1])
+def go(host, p, fam=socket.AF_INET):
+    s = socket.socket(fam); s.settimeout(20)
+    try: s.connect((socket.getaddrinfo(host, p, fam)[0][4][0], p)); return s.recv(9).decode()
+    except socket.gaierror: return "unknown"
+    except OSError as e: return errno.errorcode.get(e.errno, e)
+print(go("db.example.com", port), go("db.example.com", port, socket.AF_INET6), go("db.example.com", port + 1), go("other.example.com", port), go("127.0.0.1", port))
+' "$port")
+  kill "$server"
+  expect "reached reached EPERM unknown ECONNREFUSED" "$got" "what was reached"
+}
+
 case_memory_limit() {
   expect 137 "$(status ag --memory 96M -- python3 -c 'b = bytearray(400 << 20); print(len(b))')" "exit status"
 }
@@ -382,7 +412,7 @@ agentguard_case() {
 }
 
 mkdir -p "$workspace"
-agentguard_cases=(true exit_status cow env shadow host_pid tcp_connect udp_send udplite io_uring memory_limit pids_limit wall_limit
+agentguard_cases=(true exit_status cow env shadow host_pid tcp_connect udp_send udplite io_uring allowlist memory_limit pids_limit wall_limit
   workspace_root workspace_user workspace_ro record supervisor_killed nothing_left)
 for c in "${agentguard_cases[@]}"; do run_case "agentguard: ${c//_/ }" agentguard_case "case_$c"; done
 
