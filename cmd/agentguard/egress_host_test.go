@@ -294,3 +294,22 @@ func denied(res *runs.Result, part string) int {
 	}
 	return n
 }
+
+// silent accepts connections and never reads.
+func (w *world) silent(at string) {
+	w.t.Helper()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.t.Cleanup(func() { c.Close() })
+		}
+	}()
+}
