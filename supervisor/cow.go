@@ -66,9 +66,12 @@ func scratchObjects(view []Entry) int64 { return 1 + overlay.Objects*countCow(vi
 
 // placeCow makes the detached lower and the directories of the upper.
 func (m *mountSet) placeCow(p *Plan, e *Entry, userns *os.File) error {
-	lower, err := cowLower(e, userns)
+	lower, mapped, err := cowLower(e, userns)
 	if err != nil {
 		return err
+	}
+	if e.IDMap && !mapped {
+		m.unmapped = append(m.unmapped, e.From)
 	}
 	m.mounts[e.At] = lower
 	for _, d := range []struct {
@@ -85,19 +88,20 @@ func (m *mountSet) placeCow(p *Plan, e *Entry, userns *os.File) error {
 // cowLower is the granted directory alone, without what is mounted in it: an
 // overlay's layer is one mount. Where it cannot be shown with mapped ids, root's
 // files in it stay root's, and only the top directory is the run's own.
-func cowLower(e *Entry, userns *os.File) (*os.File, error) {
+func cowLower(e *Entry, userns *os.File) (lower *os.File, mapped bool, err error) {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
 	if !e.IDMap || userns == nil {
-		return cloneMount(e.open.File, &attr)
+		lower, err = cloneMount(e.open.File, &attr)
+		return lower, false, err
 	}
 	plain := attr
 	attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 	attr.Userns_fd = uint64(userns.Fd())
-	f, err := cloneMount(e.open.File, &attr)
-	if errors.Is(err, unix.EINVAL) {
-		return cloneMount(e.open.File, &plain)
+	if lower, err = cloneMount(e.open.File, &attr); errors.Is(err, unix.EINVAL) {
+		lower, err = cloneMount(e.open.File, &plain)
+		return lower, false, err
 	}
-	return f, err
+	return lower, true, err
 }
 
 // likeLower gives the upper's root, which is the root of the merged tree, the

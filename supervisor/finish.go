@@ -108,6 +108,9 @@ func (r *Run) newResult(started time.Time, end exited) *runs.Result {
 	for _, g := range r.plan.Gaps {
 		res.Gaps = append(res.Gaps, runs.Gap{Clause: g.Clause, Source: g.Source, Missing: g.Missing})
 	}
+	for _, p := range r.unmapped {
+		res.Thin = append(res.Thin, trace.Quote(p)+": its file system cannot be shown with mapped user ids, so root's files in it were read-only")
+	}
 	if r.cfg.Continue != nil {
 		res.Continues = r.cfg.Continue.run.ID()
 	}

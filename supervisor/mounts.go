@@ -24,8 +24,9 @@ type mountSet struct {
 	mounts  map[string]*os.File // detached mounts by where they go
 	rules   []landlock.Grant    // on descriptors of the above
 
-	dirs   map[string]*os.File
-	masked map[string]bool // sockets that an empty file goes over
+	dirs     map[string]*os.File
+	unmapped []string        // copy-on-write grants whose file system cannot map ids
+	masked   map[string]bool // sockets that an empty file goes over
 }
 
 // prepareMounts makes the detached mounts of a plan. leaf gives the directories

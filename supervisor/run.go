@@ -62,6 +62,7 @@ type Run struct {
 	leaf       *cgroup.Leaf
 	views      map[string]*os.File // the leaf's directories, shown inside
 	materials  materials
+	unmapped   []string            // copy-on-write grants shown without mapped ids
 	uppers     map[string]*os.File // of the cow entries, by layer: what the command changed
 	born       *lane               // of the steps up to birth; nil in a dry run
 	sensor     *bpf.Run

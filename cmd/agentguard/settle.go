@@ -46,25 +46,8 @@ func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
 
 func (f *execFlags) tellStaged(res *runs.Result) {
 	if !f.quiet {
-		tell("staged: %s; the host's files are as they were (agentguard diff %s, commit %s)", counted(res.Changes), res.ID, res.ID)
+		tell("staged: %s; the host's files are as they were (agentguard diff %s, commit %s)", res.Changes.Counted(), res.ID, res.ID)
 	}
-}
-
-// counted is "2 added, 1 deleted".
-func counted(c *runs.Changes) string {
-	var parts []string
-	for _, p := range []struct {
-		n    int
-		what string
-	}{{c.Added, "added"}, {c.Modified, "modified"}, {c.Deleted, "deleted"}, {c.Renamed, "renamed"}} {
-		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
-		}
-	}
-	if len(parts) == 0 {
-		return "times of change"
-	}
-	return strings.Join(parts, ", ")
 }
 
 func (f *execFlags) commitRun(res *runs.Result) error {
@@ -130,7 +113,7 @@ func (f *execFlags) ask(res *runs.Result) error {
 	if err = errors.Join(err, s.Close(), d.Close()); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "agentguard: %s: commit them? [y/N] ", counted(res.Changes))
+	fmt.Fprintf(os.Stderr, "agentguard: %s: commit them? [y/N] ", res.Changes.Counted())
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); err == nil && (answer == "y" || answer == "yes") {
 		return f.commitRun(res)

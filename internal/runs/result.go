@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -127,6 +128,23 @@ type Changes struct {
 	Protect  []string `json:"protect,omitempty"`  // paths that the run's policy protects
 	SHA256   string   `json:"sha256,omitempty"`   // of the change set's index
 	Findings []string `json:"findings,omitempty"` // why it is not complete
+}
+
+// Counted is "2 added, 1 deleted".
+func (c *Changes) Counted() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{c.Added, "added"}, {c.Modified, "modified"}, {c.Deleted, "deleted"}, {c.Renamed, "renamed"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	if len(parts) == 0 {
+		return "times of change"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Record says where the record is and how complete.

@@ -38,6 +38,15 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, g := range r.Gaps {
 		row("gap", "%s %s: %s", line(g.Clause), line(g.Source), line(g.Missing))
 	}
+	if r.Continues != "" {
+		row("continues", "%s", line(r.Continues))
+	}
+	if r.Changes != nil {
+		row("staged", "%s (agentguard diff %s)", r.Changes.Counted(), r.ID)
+	}
+	for _, p := range r.Planted {
+		row("planted", "%s", line(p))
+	}
 	for _, t := range r.Thin {
 		row("thin", "%s", line(t))
 	}

@@ -1,0 +1,161 @@
+package changes
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// staged is the name of an entry's new side in the staging directory.
+func staged(e *Entry) string { return strconv.Itoa(e.N) }
+
+// prepare writes everything that is new into the staging directory.
+func (c *committer) prepare() error {
+	c.step("make the staging directory")
+	err := unix.Mkdirat(c.top, Stage(c.o.ID), 0o700)
+	if err == unix.EACCES || err == unix.EPERM {
+		return fmt.Errorf("the top directory %q is not writable for user %d: %w", c.root.Name, os.Geteuid(), err)
+	}
+	if err != nil {
+		return fmt.Errorf("staging directory: %w", err)
+	}
+	if c.stage, err = openBeneath(c.top, Stage(c.o.ID), unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
+		return fmt.Errorf("staging directory: %w", err)
+	}
+	for i := range c.set.Entries {
+		e := &c.set.Entries[i]
+		if c.picked(e) && c.set.RootOf(e) == c.root && needsStage(e) {
+			c.step("stage " + staged(e))
+			if err := c.stageOne(e); err != nil {
+				return fmt.Errorf("%q: %w", c.set.Path(e), err)
+			}
+		}
+	}
+	return c.sync()
+}
+
+// needsStage reports an entry whose new side is a new object. Of a file that
+// has only another mode or attributes, the object stays.
+func needsStage(e *Entry) bool {
+	if e.New == nil || e.New.Type == Dir || e.New.Type == Socket || e.New.Type == Device {
+		return false
+	}
+	return e.Old == nil || e.Old.Type != e.New.Type || e.New.Shared || !sameContent(e.Old, e.New)
+}
+
+func (c *committer) stageOne(e *Entry) error {
+	name := staged(e)
+	switch e.New.Type {
+	case Symlink:
+		return errors.Join(unix.Symlinkat(string(e.New.Target), c.stage, name), c.own(e, name))
+	case Fifo:
+		return errors.Join(unix.Mkfifoat(c.stage, name, 0o600), unix.Fchmodat(c.stage, name, e.New.Mode&0o777, 0))
+	}
+	if n := e.New.Link; n > 0 && c.picks[n-1] && needsStage(c.set.at(n)) {
+		return unix.Linkat(c.stage, strconv.Itoa(n), c.stage, name, 0)
+	}
+	return c.stageFile(e, name)
+}
+
+func (c *committer) stageFile(e *Entry, name string) error {
+	from, err := c.set.Blob(e.New.SHA256)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	fd, err := unix.Openat(c.stage, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	to := os.NewFile(uintptr(fd), name)
+	defer to.Close()
+	if err := copySparse(to, from, e.New.Size); err != nil {
+		return err
+	}
+	if err := setXattrs(fd, e.New.Xattrs, nil); err != nil {
+		return err
+	}
+	if err := unix.Fchmod(fd, e.New.Mode&0o777); err != nil { // no set-id bit is ever committed
+		return err
+	}
+	t := unix.NsecToTimespec(e.New.MTime)
+	if err := unix.UtimesNanoAt(c.stage, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	return c.own(e, name) // last: a file that was given away can no longer be changed
+}
+
+// copySparse copies size bytes and leaves holes where the source has them.
+func copySparse(to, from *os.File, size int64) error {
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			break // only a hole is left
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := unix.Seek(int(from.Fd()), data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if hole = min(hole, size); data >= hole {
+			break
+		}
+		if _, err := from.Seek(data, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := to.Seek(data, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(to, from, hole-data); err != nil {
+			return err
+		}
+		at = hole
+	}
+	return to.Truncate(size)
+}
+
+// own gives a staged object the group that the run gave it, where the committer
+// may, and the owner that the old one had, where it may do that.
+func (c *committer) own(e *Entry, name string) error {
+	uid := -1
+	if e.Old != nil {
+		uid = int(e.Old.UID)
+	}
+	for _, ids := range [][2]int{{uid, int(e.New.GID)}, {-1, int(e.New.GID)}} {
+		err := unix.Fchownat(c.stage, name, ids[0], ids[1], unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EPERM && err != unix.EINVAL {
+			return err
+		}
+	}
+	return nil // it belongs to whom it was committed by
+}
+
+// setXattrs makes the attributes of fd those of want; have is what it has, as
+// far as a change set knows.
+func setXattrs(fd int, want, have map[string][]byte) error {
+	for name := range have {
+		if _, ok := want[name]; !ok && kept(name) {
+			if err := unix.Fremovexattr(fd, name); err != nil && err != unix.ENODATA && err != unix.EOPNOTSUPP {
+				return fmt.Errorf("attribute %s: %w", name, err)
+			}
+		}
+	}
+	for name, v := range want {
+		if !kept(name) {
+			continue
+		}
+		if err := unix.Fsetxattr(fd, name, v, 0); err != nil && err != unix.EOPNOTSUPP {
+			return fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	return nil
+}
