@@ -181,6 +181,9 @@ func needsIDMap(view []Entry) bool {
 	return slices.ContainsFunc(view, func(e Entry) bool { return e.IDMap && e.Op != "cow" })
 }
 
+// openLabel is the step that needs overlayfs in the kernel.
+const openLabel = "fsopen(overlay)"
+
 // createLabel begins the step in which the kernel accepts or refuses a lower.
 const createLabel = "fsconfig(CMD_CREATE, overlay of "
 
@@ -204,7 +207,7 @@ func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
 	b.Call("mount", "move_mount(lower of "+e.At+", "+l.Lower+")", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.mounts[e.At].Fd())), empty, at(),
 		b.String(l.Lower), initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	fs := b.NewSlot()
-	b.Call("mount", "fsopen(overlay)", unix.SYS_FSOPEN, b.String("overlay"), initproc.Value(unix.FSOPEN_CLOEXEC)).Save(fs)
+	b.Call("mount", openLabel, unix.SYS_FSOPEN, b.String("overlay"), initproc.Value(unix.FSOPEN_CLOEXEC)).Save(fs)
 	options, err := l.Options()
 	if err != nil {
 		panic(err) // the names are ours

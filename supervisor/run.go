@@ -357,6 +357,8 @@ func (r *Run) explain(err error) error {
 		return &Refusal{Status: StatusNotFound, What: name + " was not found inside", Remedy: r.whereOnHost()}
 	case se.Step.Stage == "exec":
 		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: execHint(se.Errno)}
+	case se.Step.Label == openLabel:
+		return &Refusal{What: "this kernel has no overlay file system, which shows a directory copy-on-write", Err: se.Errno, Remedy: "use --mode ro, or --mode rw to write in place"}
 	case strings.HasPrefix(se.Step.Label, createLabel):
 		return r.lowerRefused(se.Step.Label, se.Errno)
 	case se.Step.Want != 0:

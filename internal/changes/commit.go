@@ -310,7 +310,8 @@ func (c *committer) without(picks []bool) []bool {
 	done, _, err := c.set.Settled(c.o.Journal)
 	out := slices.Clone(picks)
 	for i := range out {
-		out[i] = out[i] && err == nil && !done[i] && c.set.Entries[i].Op() != None
+		e := &c.set.Entries[i]
+		out[i] = out[i] && err == nil && !done[i] && e.Op() != None && !(e.New != nil && e.New.Type == File && e.New.SHA256 == "")
 	}
 	return out
 }

@@ -245,6 +245,11 @@ func (p *packer) upperNode(dir int, name string, m *meta) (*Node, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
+	if !n.readable(p.t.UID, p.t.GID) {
+		n.Xattrs = nil
+		p.finding("%q: the run's user may not read it, so its content is not kept", name)
+		return n, nil
+	}
 	if p.left.Bytes -= n.Size; p.left.Bytes < 0 {
 		p.finding("%q and what follows is more than a change set holds", name)
 		return nil, errBound
@@ -274,9 +279,13 @@ func (p *packer) lowerNode(dir int, name string, m *meta) (*Node, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
+	if !n.readable(p.t.UID, p.t.GID) {
+		n.Xattrs = nil
+		return n, nil // known by its identity alone
+	}
 	if p.left.Bytes -= n.Size; p.left.Bytes < 0 {
 		p.left.Bytes = 0
-		return n, nil // known by its identity alone
+		return n, nil
 	}
 	if n.Size <= p.left.OldFile && n.Size <= p.left.OldBytes && p.left.OldFiles > 0 {
 		p.left.OldBytes -= n.Size

@@ -89,6 +89,9 @@ func (i ids) read(dir int, name string, m *meta) (n *Node, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
+	if got, err := statAt(fd, ""); err != nil || got.ino != m.ino || got.dev != m.dev {
+		return nil, -1, errors.Join(err, errReplaced, unix.Close(fd)) // only the host's side can do that
+	}
 	if n.Type == File {
 		n.Size = m.size
 	}
@@ -96,6 +99,21 @@ func (i ids) read(dir int, name string, m *meta) (n *Node, fd int, err error) {
 		return nil, -1, errors.Join(err, unix.Close(fd))
 	}
 	return n, fd, nil
+}
+
+var errReplaced = errors.New("it was replaced while it was read")
+
+// readable reports whether a user may read a node by its mode alone. What the
+// run's user may not read is not copied into its record, which that user reads:
+// a directory's owner can rename another's file in it, and so have it copied up.
+func (n *Node) readable(uid, gid uint32) bool {
+	switch {
+	case uid == 0 || n.UID == uid: // an owner can give itself the right
+		return true
+	case n.GID == gid:
+		return n.Mode&0o040 != 0
+	}
+	return n.Mode&0o004 != 0
 }
 
 func readLink(dir int, name string) ([]byte, error) {

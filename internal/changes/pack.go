@@ -30,7 +30,7 @@ type Bounds struct {
 
 // DefaultBounds are for a run whose storage is bounded as runs are.
 func DefaultBounds() Bounds {
-	return Bounds{Entries: 4 << 20, Bytes: 64 << 30, OldBytes: 64 << 20, OldFile: 1 << 20, OldFiles: 500}
+	return Bounds{Entries: 1 << 20, Bytes: 64 << 30, OldBytes: 64 << 20, OldFile: 1 << 20, OldFiles: 500}
 }
 
 // Summary counts a change set.

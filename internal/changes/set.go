@@ -26,7 +26,7 @@ type Set struct {
 
 const (
 	maxLine    = 2 << 20 // bytes
-	maxEntries = 8 << 20
+	maxEntries = 2 << 20
 )
 
 // Open reads the change set in dir. One whose packer was killed is returned
