@@ -96,3 +96,17 @@ func TestBrakeFails(t *testing.T) {
 		t.Errorf("%v, frozen %d times", stats.BrakeErr, stats.Freezes)
 	}
 }
+
+// What is reserved for a class, an eighth, holds about the longest event of every CPU.
+func TestRingSize(t *testing.T) {
+	longest := headerSize + bodies[Call].size + 2*4097 + 2*4096 + 128
+	for cpus, want := range map[int]int{1: 1 << 20, 8: 1 << 20, 9: 2 << 20, 256: 32 << 20, 8192: maxRing} {
+		size := ringSize(false, cpus)
+		if size != want || cpus <= 256 && size/8 < cpus*longest*9/10 {
+			t.Errorf("%d bytes for %d CPUs, want %d", size, cpus, want)
+		}
+	}
+	if size := ringSize(true, 2); size != brakedRing {
+		t.Errorf("%d bytes with a brake", size)
+	}
+}

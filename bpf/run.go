@@ -62,7 +62,7 @@ const (
 	minRing     = 64 << 10
 	defaultRing = 1 << 20
 	brakedRing  = 4 << 20   // so that a run is frozen for a few long times and not for many short ones
-	ringPerCPU  = 128 << 10 // an eighth of it is the longest event: room is asked for before it is taken, by all CPUs at once
+	ringPerCPU  = 128 << 10 // an eighth of it is about the longest event: room is asked for before it is taken, by all CPUs at once
 	maxRing     = 64 << 20
 	// flushEvery bounds how long an event waits while the ring is quiet: the
 	// programs wake the reader only above the watermark.
@@ -73,7 +73,11 @@ const (
 // that a process does which is born into the cgroup is seen.
 func (p *Programs) Start(cfg RunConfig) (*Run, error) {
 	if cfg.RingBytes == 0 {
-		cfg.RingBytes = ringSize(cfg.Freeze != nil)
+		cpus, err := ebpf.PossibleCPU()
+		if err != nil {
+			return nil, fmt.Errorf("bpf: %w", err)
+		}
+		cfg.RingBytes = ringSize(cfg.Freeze != nil, cpus)
 	}
 	if cfg.RingBytes < minRing || cfg.RingBytes&(cfg.RingBytes-1) != 0 {
 		return nil, fmt.Errorf("bpf: ring of %d bytes: must be a power of two, at least %d", cfg.RingBytes, minRing)
@@ -90,12 +94,11 @@ func (p *Programs) Start(cfg RunConfig) (*Run, error) {
 
 // ringSize is the size for this host. What is reserved for a class must hold
 // what all CPUs write at once after they have seen that there is room.
-func ringSize(braked bool) int {
+func ringSize(braked bool, cpus int) int {
 	size := defaultRing
 	if braked {
 		size = brakedRing
 	}
-	cpus := ebpf.MustPossibleCPU()
 	for size < cpus*ringPerCPU && size < maxRing {
 		size *= 2
 	}
