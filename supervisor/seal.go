@@ -203,48 +203,62 @@ func (s *sealer) finish(res *runs.Result, sum *trace.Event) error {
 	}
 	var stored error
 	var store sync.WaitGroup
-	store.Go(func() { stored = s.r.dir.WriteFile(runs.ResultFile, result, false) })
+	durable := s.waits(res.Usage.Wall)
+	store.Go(func() { stored = s.r.dir.WriteFile(runs.ResultFile, result, durable) })
 	defer store.Wait()
 	s.end()
-	if s.err != nil {
-		return s.err
-	}
-	head := s.builder.Cut()
-	if err := s.writeBlocks(); err != nil {
-		return err
-	}
-	if st, err := s.r.files[runs.TraceFile].Stat(); err != nil || st.Size() != head.Bytes {
-		return errors.Join(fmt.Errorf("%s holds other bytes than were written", runs.TraceFile), err)
-	}
-	durable := s.waits(res.Usage.Wall)
-	subjects, err := s.subjects(res, result)
-	if err == nil && durable {
-		err = s.sync()
-	}
+	head, err := s.endTable()
 	if err != nil {
 		return err
 	}
-	last, err := s.sign(head)
-	if err != nil {
-		return err
+	st, err := s.statement(res, sum, result, head, durable)
+	if store.Wait(); err != nil || stored != nil {
+		return errors.Join(err, stored)
 	}
-	st := seal.Statement{Subject: subjects, Predicate: s.predicate(res, sum)}
-	p := &st.Predicate
-	p.Checkpoint, p.Tree, p.Durable = string(last), seal.NewTree(head), durable
 	text, err := st.Sign(s.key)
 	if err != nil {
 		return err
 	}
 	s.key.Erase()
-	if store.Wait(); stored != nil {
-		return stored
-	}
 	store.Go(func() { stored = s.r.dir.WriteFile(seal.SealFile, text, durable) })
 	placed, err := s.vault.Append(s.host, s.entry(seal.LogSeal, text), durable)
 	if store.Wait(); err != nil || stored != nil {
 		return errors.Join(err, stored)
 	}
-	return s.anchorEnd(last, placed.Head)
+	return s.anchorEnd([]byte(st.Predicate.Checkpoint), placed.Head)
+}
+
+// endTable writes the last rows of the block table, and returns the head over
+// all of the record, if that is what the file holds.
+func (s *sealer) endTable() (seal.Head, error) {
+	if s.err != nil {
+		return seal.Head{}, s.err
+	}
+	head := s.builder.Cut()
+	if err := s.writeBlocks(); err != nil {
+		return head, err
+	}
+	st, err := s.r.files[runs.TraceFile].Stat()
+	if err == nil && st.Size() != head.Bytes {
+		err = fmt.Errorf("%s holds other bytes than were written", runs.TraceFile)
+	}
+	return head, err
+}
+
+// statement is what seal.json will say, about files that are on disk by then if
+// it is to be durable.
+func (s *sealer) statement(res *runs.Result, sum *trace.Event, result []byte, head seal.Head, durable bool) (*seal.Statement, error) {
+	subjects, err := s.subjects(res, result)
+	if err == nil && durable {
+		err = s.sync()
+	}
+	if err != nil {
+		return nil, err
+	}
+	last, err := s.sign(head)
+	st := &seal.Statement{Subject: subjects, Predicate: s.predicate(res, sum)}
+	st.Predicate.Checkpoint, st.Predicate.Tree, st.Predicate.Durable = string(last), seal.NewTree(head), durable
+	return st, err
 }
 
 // waits says whether the seal waits for the disk: that takes a short run as long
@@ -259,9 +273,15 @@ func (s *sealer) waits(took time.Duration) bool {
 	return took >= checkpointEvery
 }
 
-// sync waits until what is about to be signed is on disk.
+// sync waits until what is about to be signed is on disk: the record, what the
+// command wrote, and the plan. (The result is synced as it is written.)
 func (s *sealer) sync() error {
-	files := []*os.File{s.blocks}
+	plan, err := s.r.dir.Open(runs.PlanFile)
+	if err != nil {
+		return err
+	}
+	defer plan.Close()
+	files := []*os.File{s.blocks, plan}
 	for _, f := range s.r.files {
 		files = append(files, f)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
 	"github.com/agentguard/agentguard/supervisor"
 )
@@ -24,21 +25,14 @@ func newKeys() *cobra.Command {
 
 // withVault opens the vault for one command.
 func withVault(state string, do func(*vault.Vault) error) error {
-	who, err := caller()
-	if err != nil {
-		return err
-	}
-	s, err := openState(state)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	v, err := supervisor.OpenVault(who, s)
-	if err != nil {
-		return err
-	}
-	defer v.Close()
-	return do(v)
+	return withState(state, func(who supervisor.Caller, s *runs.State) error {
+		v, err := supervisor.OpenVault(who, s)
+		if err != nil {
+			return err
+		}
+		defer v.Close()
+		return do(v)
+	})
 }
 
 func newKeysShow() *cobra.Command {

@@ -15,6 +15,20 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
+// withState opens the state directory for one command.
+func withState(state string, do func(supervisor.Caller, *runs.State) error) error {
+	who, err := caller()
+	if err != nil {
+		return err
+	}
+	s, err := openState(state)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return do(who, s)
+}
+
 // eachGiven finds the runs that arguments name and hands each to do.
 func eachGiven(s *runs.State, names []string, do func(id string) error) error {
 	var errs []error
@@ -38,16 +52,9 @@ func newRunsRm() *cobra.Command {
 	}
 	state := stateFlag(c)
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		who, err := caller()
-		if err != nil {
-			return err
-		}
-		s, err := openState(*state)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		return eachGiven(s, args, func(id string) error { return supervisor.Forget(who, s, id, "runs rm") })
+		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+			return eachGiven(s, args, func(id string) error { return supervisor.Forget(who, s, id, "runs rm") })
+		})
 	}
 	return c
 }
@@ -66,38 +73,40 @@ func newRunsPrune() *cobra.Command {
 		if *age <= 0 && *keep < 0 {
 			return &supervisor.Refusal{What: "nothing says which runs to delete", Remedy: "give --older-than or --keep"}
 		}
-		who, err := caller()
-		if err != nil {
-			return err
-		}
-		s, err := openState(*state)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		ids, err := s.IDs()
-		if err != nil {
-			return err
-		}
-		for i, id := range ids {
-			old := *age > 0 && runs.Began(id).Before(time.Now().Add(-*age))
-			if !old && (*keep < 0 || i < *keep) {
-				continue
-			}
-			if !*dry {
-				err = supervisor.Forget(who, s, id, "runs prune")
-			}
-			switch {
-			case errors.Is(err, runs.ErrLive):
-				continue
-			case err != nil:
+		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+			ids, err := s.IDs()
+			if err != nil {
 				return err
 			}
-			fmt.Println(id)
-		}
-		return nil
+			return prune(ids, *age, *keep, func(id string) error {
+				if *dry {
+					return nil
+				}
+				return supervisor.Forget(who, s, id, "runs prune")
+			})
+		})
 	}
 	return c
+}
+
+// prune hands the ids, newest first, that are too old or too many to forget, and
+// prints those that went.
+func prune(ids []string, age time.Duration, keep int, forget func(id string) error) error {
+	for i, id := range ids {
+		old := age > 0 && runs.Began(id).Before(time.Now().Add(-age))
+		if !old && (keep < 0 || i < keep) {
+			continue
+		}
+		err := forget(id)
+		if errors.Is(err, runs.ErrLive) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Println(id)
+	}
+	return nil
 }
 
 func newRunsRecover() *cobra.Command {
@@ -110,37 +119,34 @@ func newRunsRecover() *cobra.Command {
 	}
 	state := stateFlag(c)
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		who, err := caller()
-		if err != nil {
-			return err
-		}
-		s, err := openState(*state)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		one := func(id string) error {
-			err := supervisor.Recover(who, s, id)
-			if err == nil {
+		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+			one := func(id string) error {
+				if err := supervisor.Recover(who, s, id); err != nil {
+					return fmt.Errorf("run %s: %w", id, err)
+				}
 				fmt.Println(id)
 				return nil
 			}
-			return fmt.Errorf("run %s: %w", id, err)
-		}
-		if len(args) > 0 {
-			return eachGiven(s, args, one)
-		}
-		ids, err := s.IDs()
-		if err != nil {
-			return err
-		}
-		var errs []error
-		for _, id := range ids {
-			if err := one(id); !errors.Is(err, runs.ErrLive) && !errors.Is(err, supervisor.ErrSealed) {
-				errs = append(errs, err)
+			if len(args) > 0 {
+				return eachGiven(s, args, one)
 			}
-		}
-		return errors.Join(errs...)
+			return recoverAll(s, one)
+		})
 	}
 	return c
+}
+
+// recoverAll recovers every run that is neither live nor sealed.
+func recoverAll(s *runs.State, one func(id string) error) error {
+	ids, err := s.IDs()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		if err := one(id); !errors.Is(err, runs.ErrLive) && !errors.Is(err, supervisor.ErrSealed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
