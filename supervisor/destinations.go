@@ -26,12 +26,7 @@ type destinationKey struct {
 const maxDestinations = 256
 
 func (d *destinations) add(e *netguard.Event) {
-	if e.Limit != "" {
-		if d.limits == nil {
-			d.limits = map[string]int64{}
-		}
-		d.limits[e.Limit]++
-	}
+	d.met(e.Limit)
 	if e.Kind != netguard.KindConnect {
 		return
 	}
@@ -39,16 +34,24 @@ func (d *destinations) add(e *netguard.Event) {
 	one.Connections++
 	one.Sent += e.Sent
 	one.Received += e.Received
-	if e.End == netguard.EndFailed || e.End == netguard.EndRefused {
+	switch e.End {
+	case netguard.EndFailed, netguard.EndRefused:
 		one.Failed++
 		one.Error = e.Text
+	case netguard.EndLimit:
+		d.met(netguard.LimitBytes)
 	}
-	if e.End == netguard.EndLimit {
-		if d.limits == nil {
-			d.limits = map[string]int64{}
-		}
-		d.limits[netguard.LimitBytes]++
+}
+
+// met counts a limit that was met; what is no name of one is not counted.
+func (d *destinations) met(limit string) {
+	if limit != netguard.LimitBytes && limit != netguard.LimitConnections {
+		return
 	}
+	if d.limits == nil {
+		d.limits = map[string]int64{}
+	}
+	d.limits[limit]++
 }
 
 func (d *destinations) at(key destinationKey) *runs.Destination {

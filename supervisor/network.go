@@ -82,7 +82,10 @@ func (r *Run) openNetwork() error {
 	if err := n.inside.Close(); err != nil {
 		return err
 	}
-	return n.process.Ready(birthLimit)
+	if err := n.process.Ready(birthLimit); err != nil {
+		return &Refusal{What: "the run's network could not be opened", Err: err, Remedy: "nothing was run; a published port must be free and unprivileged"}
+	}
+	return nil
 }
 
 func (n *network) attach(off bool) error {
@@ -103,7 +106,9 @@ func (r *Run) followNetwork() {
 	}
 	n.told.Go(func() {
 		n.err = n.process.Read(func(e *netguard.Event) { r.networkEvent(e) })
-		if n.err == nil && !n.ended.Load() {
+		if n.err != nil { // no connection without an account
+			n.err = errors.Join(n.err, n.process.Kill())
+		} else if !n.ended.Load() {
 			n.err = errors.New("the process ended before the run")
 		}
 	})

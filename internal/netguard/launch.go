@@ -2,6 +2,7 @@ package netguard
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -187,7 +188,10 @@ func (p *Process) Ready(limit time.Duration) error {
 			return p.conn.SetReadDeadline(time.Time{})
 		}
 	}
-	return errors.Join(errors.New("the network process does not serve"), err, p.Close(0))
+	if cerr := p.Close(time.Second); cerr != nil { // what it said itself tells more than that it is gone
+		return cerr
+	}
+	return fmt.Errorf("the network process does not serve: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 }
 
 // Kill ends the process at once.
