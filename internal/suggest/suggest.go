@@ -146,7 +146,7 @@ func (n *Needs) event(p *Plan, e *trace.Event) {
 	case trace.KindLimit:
 		n.limit(e)
 	case trace.KindConnect, trace.KindSend:
-		n.connect(e)
+		n.connect(p, e)
 	case trace.KindDeny:
 		if strings.HasPrefix(e.Remedy, "process.seccomp_allow") && len(n.calls) < maxPaths {
 			n.calls[e.Syscall] = true
@@ -295,12 +295,15 @@ func (n *Needs) leave(format string, a ...any) {
 }
 
 // connect notes a peer outside: what goes to loopback stays inside.
-func (n *Needs) connect(e *trace.Event) {
+func (n *Needs) connect(p *Plan, e *trace.Event) {
 	switch {
-	case e.Family == "unix" && e.Denied() && len(e.Path) > 0 && e.Path[0] == '/':
-		n.socket(string(e.Path))
+	case e.Family == "unix" && len(e.Path) > 0 && e.Path[0] == '/':
+		in := p.holder(path.Clean(string(e.Path)))
+		if e.Denied() || in != nil && strings.HasPrefix(in.Clause, "network.unix") {
+			n.socket(path.Clean(string(e.Path)))
+		}
 	case !e.Addr.IsValid() || e.Addr.Unmap().IsLoopback() || e.Addr.IsUnspecified() || len(n.hosts) >= maxPaths:
-	case e.Denied() || len(e.Name) > 0 && e.Errno == 0:
+	case e.Denied() || e.Errno == 0:
 		n.hosts[endpoint(e)] = true
 	}
 }

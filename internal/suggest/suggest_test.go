@@ -65,6 +65,7 @@ var view = &Plan{
 		{Op: "bind", At: "/data/out", From: "/data/out", Access: "rw", Clause: "filesystem.writable_mounts (flag --rw)"},
 		{Op: "bind", At: "/data/read", From: "/data/read", Access: "rw", Clause: "filesystem.writable_mounts (flag --rw)"},
 		{Op: "bind", At: "/data/unused", From: "/data/unused", Access: "rw", Clause: "filesystem.writable_mounts (flag --rw)"},
+		{Op: "bind", At: "/run/granted.sock", From: "/run/granted.sock", Access: "rw", Clause: "network.unix (flag --unix)"},
 		{Op: "cow", At: "/data/cow", From: "/data/cow", Access: "rw", Clause: "filesystem.cow_mounts (flag --cow)"},
 	},
 }
@@ -100,6 +101,10 @@ func deeds() []*trace.Event {
 		refused(&trace.Event{Kind: trace.KindSend, Family: "inet6", Proto: "udp", Addr: netip.MustParseAddr("2001:db8::1"), Port: 53}, 1),
 		refused(&trace.Event{Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("127.0.0.1"), Port: 1}, 111),
 		{Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("192.0.2.9"), Port: 443, Name: []byte("api.example.com.")},
+		{Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("192.0.2.8"), Port: 5432},
+		{Kind: trace.KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("192.0.2.7"), Port: 1, Errno: 111},
+		{Kind: trace.KindConnect, Family: "unix", Path: []byte("/run/granted.sock")},
+		{Kind: trace.KindConnect, Family: "unix", Path: []byte("/tmp/own.sock")},
 		refused(&trace.Event{Kind: trace.KindConnect, Family: "unix", Path: []byte("/run/db.sock")}, 2),
 		refused(&trace.Event{Kind: trace.KindConnect, Family: "unix", Path: []byte("/var/run/docker.sock")}, 2),
 		refused(&trace.Event{Kind: trace.KindDeny, Syscall: "ptrace", Remedy: "process.seccomp_allow: [ptrace] in a policy file"}, 1),
