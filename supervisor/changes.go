@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentguard/agentguard/internal/changes"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
@@ -40,6 +42,18 @@ func (r *Run) packChanges(res *runs.Result) {
 		Kind: trace.KindOutput, Phase: trace.PhaseCommand, Mono: bootTime(), Stream: "changes",
 		Bytes: uint64(sum.Bytes), Kept: uint64(sum.Bytes), SHA256: sum.SHA256,
 	})
+}
+
+// storageFull reports that the run's own storage has no room left: what it was
+// refused for want of room, it was refused by the limit.
+func (r *Run) storageFull() bool {
+	for _, f := range r.uppers {
+		var st unix.Statfs_t
+		if err := unix.Fstatfs(int(f.Fd()), &st); err == nil && st.Blocks > 0 {
+			return st.Bfree <= st.Blocks/100
+		}
+	}
+	return false
 }
 
 // changedTrees are the copy-on-write grants whose upper is not empty.

@@ -211,7 +211,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 	add("tasks", "process.max_subprocesses", l.Tasks, refusedForks)
 	add("cpu", "process.max_cpu_seconds", l.CPU, one(res.Reason == runs.ReasonCPU))
 	add("wall", "process.max_wall_seconds", l.Wall, one(res.Reason == runs.ReasonWall))
-	add("output", "filesystem.max_output_bytes", l.Output, one(res.Reason == runs.ReasonOutput))
+	add("output", "filesystem.max_output_bytes", l.Output, one(res.Reason == runs.ReasonOutput || r.storageFull()))
 	for name, hits := range r.net.limits() {
 		add(name, "network."+name, r.plan.Egress.limit(name), hits)
 	}

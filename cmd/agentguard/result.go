@@ -52,6 +52,10 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	tellReason(res, p)
 	for _, l := range res.Limits {
 		switch l.Name {
+		case "output":
+			if res.Reason != runs.ReasonOutput {
+				tell("the run's own storage of %s was full (filesystem.max_output_bytes, %s); raise it with --output", trace.Size(uint64(l.Value)), p.MaxOutputBytes.Source)
+			}
 		case "tasks":
 			tell("%d forks were refused at %d tasks, threads counted (process.max_subprocesses, %s); raise it with --pids", l.Hits, l.Value, p.MaxTasks.Source)
 		case "stdout":
