@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/codewatch"
@@ -217,7 +218,10 @@ func (c *codeRecord) ask(e *trace.Event, keep bool) {
 		c.watch.Exe(r)
 		return
 	}
+	h := holder(c.plan.View, string(about.Path))
+	r.System = h != nil && h.system
 	c.watch.Path(c.root, string(about.Path), r)
+	c.known(e, key) // by now, where it was not far to look
 }
 
 // remembered is a copy of what tell needs of an event: its slices are the recorder's.
@@ -325,12 +329,26 @@ func (c *codeRecord) tell(about *trace.Event, f *codewatch.File) {
 	_ = c.w.Append(&e) // sticks, as for every event
 }
 
-// release lets go of the mounts of a run that is dead.
-func (c *codeRecord) release() error {
+// release lets go of the mounts of a run whose command has ended: PID 1 ends with
+// it, and the kernel kills what is left. It comes early, since stop is quick only
+// some time after it.
+func (c *codeRecord) release(log zerolog.Logger) {
 	if c == nil {
-		return nil
+		return
 	}
-	return c.watch.Release()
+	if err := c.watch.Release(); err != nil {
+		log.Error().Err(err).Msg("code watch")
+	}
+}
+
+// stop gives back what held the execves of a run that is dead.
+func (c *codeRecord) stop(log zerolog.Logger) {
+	if c == nil {
+		return
+	}
+	if err := c.watch.Stop(); err != nil {
+		log.Error().Err(err).Msg("code watch")
+	}
 }
 
 // counts are for the summary: what the supervisor has done for the run.

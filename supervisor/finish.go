@@ -33,13 +33,12 @@ func digest(b []byte) string {
 func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
+	r.code.release(r.cfg.Log)
 	if err := r.leaf.Kill(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close())
 	}
 	r.timing.mark("killed")
-	if err := r.code.release(); err != nil {
-		r.cfg.Log.Error().Err(err).Msg("code watch")
-	}
+	r.closing.Go(func() { r.code.stop(r.cfg.Log) })
 	res := r.newResult(started, end)
 	streams := r.stdio.finish(r.giveUp(end))
 	res.Stdout, res.Stderr = outputs(streams)

@@ -104,6 +104,9 @@ type Watch struct {
 	spent  atomic.Int64  // bytes read for digests
 	closed chan struct{}
 
+	stop    sync.Once
+	stopped error
+
 	mu      sync.Mutex
 	files   map[key]*entry
 	chains  map[uint32][]link // by process
@@ -234,13 +237,27 @@ func (m MarkFlags) String() string {
 	return "MOUNT"
 }
 
-// Release lets go of the run's mounts; it is to be called when no process of the
-// run is left. What waits is allowed.
+// Release lets go of the run's mounts: from here on no execve is held. It is to
+// be called when the processes of the run are dead or dying.
 func (w *Watch) Release() error {
 	if w.group == nil {
 		return nil
 	}
 	return w.group.unmark()
+}
+
+// Stop ends the holding; what waits still is allowed. Digests go on being taken.
+// It may be called again.
+func (w *Watch) Stop() error {
+	if w.group == nil {
+		return nil
+	}
+	w.stop.Do(func() {
+		w.stopped = errors.Join(w.group.unmark(), w.group.close())
+		close(w.closed)
+		w.tasks.Wait()
+	})
+	return w.stopped
 }
 
 // settleTime is how long the kernel needs to be done with marks that were
@@ -263,12 +280,5 @@ func (w *Watch) Wait() int {
 
 // Close ends the watch. Hashes that hang are left behind.
 func (w *Watch) Close() error {
-	err := w.mounts.close()
-	if w.group == nil {
-		return err
-	}
-	err = errors.Join(err, w.group.unmark(), w.group.close())
-	close(w.closed)
-	w.tasks.Wait()
-	return err
+	return errors.Join(w.Stop(), w.mounts.close())
 }

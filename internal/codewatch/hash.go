@@ -14,39 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// cached settles the entry of a system file whose digest an earlier run took. It
+// is quick, since system directories do not hang.
+func (w *Watch) cached(e *entry, fd int, out File) bool {
+	sum, ok := w.cfg.Cache.get(e.key)
+	if !ok || isScript(fd) { // the content of a script is wanted too
+		return false
+	}
+	out.State, out.SHA256 = OK, sum
+	w.count(func(c *Counts) { c.Cached++ })
+	return w.settle(e, out)
+}
+
 // hash settles an entry and closes its file. All that may hang happens here.
-func (w *Watch) hash(e *entry, f *os.File, pid uint32, links uint32) {
+func (w *Watch) hash(e *entry, f *os.File, on mount, out File) {
 	defer f.Close()
-	seen := w.mounts.identify(int(f.Fd()), pid)
-	out := seen.file(links)
-	out.Version = e.key.Version
-	w.note(e, out)
-	if seen.mount.fuse {
+	switch {
+	case on.fuse:
 		out.State = FUSE
-		w.settle(e, out)
-		return
-	}
-	if e.key.Size > w.cfg.Limits.File {
+	case e.key.Size > w.cfg.Limits.File:
 		out.State = TooBig
+	}
+	if out.State != "" {
 		w.settle(e, out)
 		return
 	}
-	out.Script = begins(f, "#!")
-	cached := seen.mount.system && !out.Script // the content of a script is wanted too
-	if cached {
-		if sum, ok := w.cfg.Cache.get(e.key); ok {
-			out.State, out.SHA256 = OK, sum
-			w.count(func(c *Counts) { c.Cached++ })
-			w.settle(e, out)
-			return
-		}
-	}
+	out.Script = isScript(int(f.Fd()))
+	plain := on.system && !out.Script
 	if !w.take(e) {
 		return
 	}
 	defer w.give(e)
-	w.digest(e, f, &out, !cached)
-	if w.settle(e, out) && cached && out.State == OK {
+	w.digest(e, f, &out, !plain)
+	if w.settle(e, out) && plain && out.State == OK {
 		w.cfg.Cache.put(e.key, out.SHA256)
 	}
 }
@@ -72,8 +72,6 @@ func (w *Watch) take(e *entry) bool {
 	select {
 	case w.slots <- struct{}{}:
 	case <-e.done: // by its timer
-		return false
-	case <-w.closed:
 		return false
 	}
 	w.mu.Lock()
@@ -196,11 +194,11 @@ func hasWriter(f *os.File) bool {
 	return errors.Is(err, unix.EAGAIN)
 }
 
-// begins reports whether a file begins with a text.
-func begins(f *os.File, text string) bool {
-	b := make([]byte, len(text))
-	n, err := f.ReadAt(b, 0)
-	return n == len(text) && (err == nil || errors.Is(err, io.EOF)) && string(b) == text
+// isScript reports whether a file begins with #!.
+func isScript(fd int) bool {
+	var b [2]byte
+	n, err := unix.Pread(fd, b[:], 0)
+	return err == nil && n == 2 && b == [2]byte{'#', '!'}
 }
 
 // memfdDev is the device of the kernel's own tmpfs, which holds what memfd_create makes.

@@ -24,10 +24,8 @@ type identity struct {
 func (m *mounts) identify(fd int, pid uint32) identity {
 	var out identity
 	number := strconv.Itoa(fd)
-	text, err := os.ReadFile("/proc/self/fdinfo/" + number)
-	if err != nil {
-		return out
-	}
+	var buf [1024]byte // the lines that are read come first
+	text := readStart("/proc/self/fdinfo/"+number, buf[:])
 	var known bool
 	out.Ino = field(text, "ino:")
 	if out.mount, known = m.find(field(text, "mnt_id:"), pid); known {
@@ -107,6 +105,18 @@ func (m *mounts) have(id uint64) (mount, bool) {
 	defer m.mu.Unlock()
 	found, ok := m.byID[id]
 	return found, ok
+}
+
+// readStart reads the beginning of a file of procfs with as few calls as can be:
+// an execve waits for it.
+func readStart(name string, buf []byte) []byte {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	n, _ := unix.Read(fd, buf)
+	return buf[:max(n, 0)]
 }
 
 // field reads a number from the line that begins with name.

@@ -128,10 +128,7 @@ func isFUSE(kind string) bool {
 
 func hostMounts() ([]hostMount, error) {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	return parseMounts(text), nil
+	return parseMounts(text), err
 }
 
 // parseMounts reads the lines that have the shape of proc(5): id, parent,

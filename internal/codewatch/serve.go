@@ -49,7 +49,7 @@ func (w *Watch) count(add func(*Counts)) {
 // hold answers one event: at once when the file is known, else when it is.
 func (w *Watch) hold(e event) {
 	w.mounts.open(e.pid)
-	ent, err := w.lookup(e.fd, e.pid)
+	ent, err := w.lookup(e.fd, func() identity { return w.mounts.identify(e.fd, e.pid) })
 	if err != nil { // it cannot even be told which file it is
 		w.opened(e.pid, &File{State: Error})
 		w.answer(e)
@@ -106,14 +106,21 @@ func keyOf(fd, flags int) (key, uint32, error) {
 }
 
 // lookup returns the entry of the file that fd is open on. A new one begins to
-// be hashed. pid is a live process of the run.
-func (w *Watch) lookup(fd int, pid uint32) (*entry, error) {
+// be hashed. identify says which file it is, if it has to be known.
+func (w *Watch) lookup(fd int, identify func() identity) (*entry, error) {
 	k, links, err := keyOf(fd, unix.AT_STATX_DONT_SYNC)
 	if err != nil {
 		return nil, err
 	}
 	e, isNew := w.entry(k)
 	if !isNew {
+		return e, nil
+	}
+	seen := identify()
+	out := seen.file(links)
+	out.Version = k.Version
+	w.note(e, out)
+	if seen.mount.system && w.cached(e, fd, out) {
 		return e, nil
 	}
 	// The hash has a descriptor of its own: fd is closed when the wait is over,
@@ -123,7 +130,7 @@ func (w *Watch) lookup(fd int, pid uint32) (*entry, error) {
 		w.settle(e, File{State: Error})
 		return e, nil
 	}
-	go w.hash(e, os.NewFile(uintptr(own), "executed"), pid, links)
+	go w.hash(e, os.NewFile(uintptr(own), "executed"), seen.mount, out)
 	return e, nil
 }
 
