@@ -95,17 +95,14 @@ type codeStore struct {
 	err  error
 }
 
-// Create makes an object of the store.
-func (s *codeStore) Create(name string) (*os.File, error) {
+// Write makes an object of the store.
+func (s *codeStore) Write(name string, content []byte) error {
 	s.once.Do(func() { s.dir, s.err = s.run.Sub(runs.CodeDir) })
 	if s.err != nil {
-		return nil, s.err
+		return s.err
 	}
-	return s.dir.Create(name)
+	return s.dir.WriteFile(name, content, false)
 }
-
-// Remove takes an object back.
-func (s *codeStore) Remove(name string) error { return s.dir.Unlink(name) }
 
 // codeKey is a version of a file in the record, or a text that was no file.
 type codeKey struct {

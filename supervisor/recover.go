@@ -330,8 +330,12 @@ func (r *recovery) result() (*runs.Result, error) {
 	return res, nil
 }
 
+// output is what a stream's file holds; a supervisor that was killed early has made none.
 func (r *recovery) output(name string) (sum string, size uint64, err error) {
 	n, err := r.dir.Size(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", 0, nil
+	}
 	if err != nil {
 		return "", 0, err
 	}

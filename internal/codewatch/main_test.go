@@ -39,11 +39,14 @@ func must(t testing.TB, errs ...error) {
 // dirStore is a Store in a directory of the test.
 type dirStore string
 
-func (d dirStore) Create(name string) (*os.File, error) {
-	return os.OpenFile(filepath.Join(string(d), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+func (d dirStore) Write(name string, content []byte) error {
+	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
 }
-
-func (d dirStore) Remove(name string) error { return os.Remove(filepath.Join(string(d), name)) }
 
 // view is a tree of the host, as a run has it, that a Watch watches.
 type view struct {

@@ -1,15 +1,12 @@
 package codewatch
 
-import (
-	"errors"
-	"os"
-	"sync"
-)
+import "sync"
 
 // Store is a directory for contents under their digests.
 type Store interface {
-	Create(name string) (*os.File, error) // for writing; what exists is an error, and no link is followed
-	Remove(name string) error
+	// Write makes a file in one step, so that whoever is killed meanwhile leaves no
+	// part of it under its name, and follows no link.
+	Write(name string, content []byte) error
 }
 
 // store is a Store with room for so many bytes.
@@ -23,16 +20,15 @@ type store struct {
 	have    map[string]bool
 }
 
-// put writes a content once and reports whether it is there. What could not be
-// written whole is removed again. size is that of the content, whose bytes are
-// nil when they are too many.
+// put writes a content once and reports whether it is there. size is that
+// of the content, whose bytes are nil when they are too many.
 func (s *store) put(sum string, content []byte, size int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.have[sum] {
 		return true
 	}
-	if int64(len(content)) != size || size > s.left || s.write(sum, content) != nil {
+	if int64(len(content)) != size || size > s.left || s.dir.Write(sum, content) != nil {
 		s.dropped++
 		return false
 	}
@@ -43,18 +39,6 @@ func (s *store) put(sum string, content []byte, size int64) bool {
 	s.left -= size
 	s.stored += uint64(size)
 	return true
-}
-
-func (s *store) write(sum string, content []byte) error {
-	f, err := s.dir.Create(sum)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, s.dir.Remove(sum))
-	}
-	return nil
 }
 
 func (s *store) totals() (stored, dropped uint64) {
