@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "b5d8561b037ad14f5a4db487750d9c206263ac7c46f3d125543e59cf204ce3b6"
+const objectsDigest = "66c5c015e30a0b7e14e27be13061fc4424e0bfa6102e0fba17707450853a9a34"

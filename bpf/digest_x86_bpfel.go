@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "f21d565f283e4c4dba22195158e47847e734ec63fd2bb9009e7d0a0ff3ed290f"
+const objectsDigest = "4063bc277828473c63543bac0dba61d78f2302667233779a0acf32abc942f1e6"

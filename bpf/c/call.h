@@ -173,11 +173,11 @@ INLINE bool8 start_of(struct path *at, const struct ev_call *ev, u32 path, u8 di
 	if (fd == AT_FDCWD) {
 		struct fs_struct *fs = READ((struct task_struct *)current_task(), fs);
 
-		*at = READ(fs, pwd);
+		*at = COPY(fs, pwd);
 		return 1;
 	}
 	file = open_file(fd);
-	*at = READ(file, f_path);
+	*at = COPY(file, f_path);
 	return file != NULL;
 }
 
@@ -192,7 +192,7 @@ INLINE bool8 own_file(struct path *at, struct ev_call *ev, u8 fd)
 	describe(&info, file, 0);
 	ev->inode = info.inode;
 	ev->dev = info.dev;
-	*at = READ(file, f_path);
+	*at = COPY(file, f_path);
 	return 1;
 }
 

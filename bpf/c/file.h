@@ -91,12 +91,12 @@ INLINE u64 changed_at(struct inode *inode)
 INLINE struct path path_of(struct file *file)
 {
 	struct backing_file *backing = (void *)file;
-	struct path path = READ(file, f_path);
+	struct path path = COPY(file, f_path);
 	struct mount *none = NULL;
 	struct mount *m = (void *)path.mnt - (u64)__builtin_preserve_access_index(&none->mnt);
 
-	if (HAS(backing, user_path) && (u64)READ(m, mnt_ns) >= (u64)-MAX_ERRNO && READ(path.dentry, d_parent) != path.dentry)
-		return READ(backing, user_path);
+	if (HAS(backing, user_path) && (u64)COPY(m, mnt_ns) >= (u64)-MAX_ERRNO && READ(path.dentry, d_parent) != path.dentry)
+		return COPY(backing, user_path);
 	return path;
 }
 
@@ -224,7 +224,7 @@ static long tell_descriptor(u32 fd, struct snapshot *ctx)
 	describe(&info, file, HOW_OPEN);
 	fill_current(&ev->h, &m, EV_FD, CLASS_CONTROL);
 	ev->h.ret = fd;
-	fill_file(ev, READ(file, f_path), &info, lane);
+	fill_file(ev, COPY(file, f_path), &info, lane);
 	__builtin_memset(ev->args, 0, sizeof(ev->args));
 	emit(&m, &ev->h, file_size(ev));
 	return 0;

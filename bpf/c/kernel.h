@@ -86,13 +86,39 @@ static long (*const find_vma)(struct task_struct *task, u64 addr, void *fn, void
 static struct pt_regs *(*const task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)181;
 
-/* READ reads one field through a kernel pointer; zero where that fails. */
-#define READ(p, field)                                                                  \
-	({                                                                              \
-		typeof(p) p_ = (p); /* p itself is no access to relocate */             \
-		typeof(p_->field) v_ = {};                                              \
+/*
+ * READ reads one field through a kernel pointer; zero where that fails. From
+ * Linux 6.2 on a pointer can be told its type (bpf_rdonly_cast, which becomes a
+ * move), and the field is loaded like any other, faults being handled: some 30
+ * times faster than the helper. Tracing programs ask for that with TYPED_READS.
+ */
+#ifdef TYPED_READS
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __attribute__((section(".ksyms"), weak));
+#define CAN_CAST (bpf_rdonly_cast != NULL)
+#define CAST(p) ((typeof(p))bpf_rdonly_cast(p, __builtin_btf_type_id(*(p), 1)))
+#else
+#define CAN_CAST 0
+#define CAST(p) (p)
+#endif
+
+/* COPY is READ by the helper: a pointer that comes back is a number, which can be hashed and handed on. */
+#define COPY(p, field)                                                                     \
+	({                                                                                 \
+		typeof(p) p_ = (p); /* p itself is no access to relocate */                \
+		typeof(p_->field) v_ = {};                                                 \
 		read_kernel(&v_, sizeof(v_), __builtin_preserve_access_index(&p_->field)); \
-		v_;                                                                     \
+		v_;                                                                        \
+	})
+
+#define READ(p, field)                                                                             \
+	({                                                                                         \
+		typeof(p) p_ = (p);                                                                \
+		typeof(p_->field) v_ = {};                                                         \
+		if (CAN_CAST)                                                                      \
+			v_ = *__builtin_preserve_access_index(&CAST(p_)->field);                  \
+		else                                                                               \
+			read_kernel(&v_, sizeof(v_), __builtin_preserve_access_index(&p_->field)); \
+		v_;                                                                                \
 	})
 
 /* HAS is whether this kernel's type has the field. */

@@ -3,6 +3,7 @@
  * The sensor: BTF tracepoints, attached while any run lives. sys_exit is
  * the only one that other processes of the host pay for on every call.
  */
+#define TYPED_READS
 #include "act.h"
 #include "task.h"
 

@@ -176,7 +176,7 @@ INLINE u32 add_args(struct ev_exec *ev, u32 off, u64 start, u64 total)
 INLINE void add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
 {
 	struct file_info info;
-	struct path at = READ(exe, f_path);
+	struct path at = COPY(exe, f_path);
 
 	describe(&info, exe, HOW_MAP_EXEC);
 	ev->inode = info.inode;
