@@ -38,6 +38,7 @@ type Config struct {
 	Level int
 
 	preempted bool // tests: as where the kernel preempts tracepoints
+	untyped   bool // tests: as where the verifier does not follow typed reads
 }
 
 // Programs are the loaded programs and maps of one parent cgroup.

@@ -32,8 +32,7 @@ func build(dir string, cfg Config, parent uint64) error {
 			return err
 		}
 	}
-	spec := func() (*ebpf.CollectionSpec, error) { return sensorSpec(cfg.preempted) }
-	sensor, err := load(spec, cfg, parent, shared)
+	sensor, err := loadSensorFor(cfg, parent, shared)
 	if err != nil {
 		return err
 	}
@@ -47,6 +46,23 @@ func build(dir string, cfg Config, parent uint64) error {
 		}
 	}
 	return pinAll(dir, cfg, parent, programs, sensor.Programs)
+}
+
+// loadSensorFor loads the sensor with typed reads of kernel fields, or, where the
+// verifier does not follow them, with reads by a helper (c/kernel.h, READ).
+func loadSensorFor(cfg Config, parent uint64, shared map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	if !cfg.untyped {
+		if sensor, err := load(func() (*ebpf.CollectionSpec, error) { return sensorSpec(cfg.preempted) }, cfg, parent, shared); err == nil {
+			return sensor, nil
+		}
+	}
+	return load(func() (*ebpf.CollectionSpec, error) {
+		spec, err := sensorSpec(cfg.preempted)
+		if err != nil {
+			return nil, err
+		}
+		return spec, spec.Variables["typed_reads"].Set(uint32(0))
+	}, cfg, parent, shared)
 }
 
 // sensorSpec is the sensor for this kernel. Where tracepoints can be preempted,

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "66c5c015e30a0b7e14e27be13061fc4424e0bfa6102e0fba17707450853a9a34"
+const objectsDigest = "85730eed4de9972463ba7e926bd417662f84c5fc1fb496869cde9505aa831e79"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "4063bc277828473c63543bac0dba61d78f2302667233779a0acf32abc942f1e6"
+const objectsDigest = "7ef499000fc877cd5fa81ee55b737b8976fd70fb29fc64ee1ad1e687aa08c306"

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -339,6 +340,29 @@ func actMaps(args []string) error {
 	late, err := unix.Mmap(fd, 0, page, unix.PROT_READ, unix.MAP_SHARED)
 	errs = append(errs, err, unix.Mprotect(late, unix.PROT_READ|unix.PROT_WRITE), unix.Unlink(args[0]+"/f0"), unix.Mprotect(late, unix.PROT_EXEC))
 	return errors.Join(errs...)
+}
+
+// Kernels whose verifier does not follow typed reads get the same record.
+func TestReadsByHelper(t *testing.T) {
+	h := newHost(t)
+	h.cfg.untyped = true
+	dir := fileDir(t, 3)
+	events, _ := h.observe(h.open(), RunConfig{}, "opens", dir, "3", "5", "1")
+	for path, n := range opened(t, events, dir) {
+		if n != 5 || filepath.Dir(path) != dir {
+			t.Errorf("%s: %d opens", path, n)
+		}
+	}
+}
+
+// Where the verifier follows typed reads, they are what is used.
+func TestTypedReads(t *testing.T) {
+	h := newHost(t)
+	c, err := load(func() (*ebpf.CollectionSpec, error) { return sensorSpec(false) }, h.cfg, 1, nil)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	c.Close()
 }
 
 // Mappings name their own file, whatever descriptor it came from.

@@ -39,6 +39,7 @@ const (
 	sensorVarDoubled       = "doubled"
 	sensorVarLevel         = "level"
 	sensorVarParentId      = "parent_id"
+	sensorVarTypedReads    = "typed_reads"
 )
 
 // loadSensor returns the embedded CollectionSpec for sensor.
@@ -114,10 +115,11 @@ type sensorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sensorVariableSpecs struct {
-	Calls    *ebpf.VariableSpec `ebpf:"calls"`
-	Doubled  *ebpf.VariableSpec `ebpf:"doubled"`
-	Level    *ebpf.VariableSpec `ebpf:"level"`
-	ParentId *ebpf.VariableSpec `ebpf:"parent_id"`
+	Calls      *ebpf.VariableSpec `ebpf:"calls"`
+	Doubled    *ebpf.VariableSpec `ebpf:"doubled"`
+	Level      *ebpf.VariableSpec `ebpf:"level"`
+	ParentId   *ebpf.VariableSpec `ebpf:"parent_id"`
+	TypedReads *ebpf.VariableSpec `ebpf:"typed_reads"`
 }
 
 // sensorObjects contains all objects after they have been loaded into the kernel.
@@ -173,10 +175,11 @@ func (m *sensorMaps) Close() error {
 //
 // It can be passed to loadSensorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sensorVariables struct {
-	Calls    *ebpf.Variable `ebpf:"calls"`
-	Doubled  *ebpf.Variable `ebpf:"doubled"`
-	Level    *ebpf.Variable `ebpf:"level"`
-	ParentId *ebpf.Variable `ebpf:"parent_id"`
+	Calls      *ebpf.Variable `ebpf:"calls"`
+	Doubled    *ebpf.Variable `ebpf:"doubled"`
+	Level      *ebpf.Variable `ebpf:"level"`
+	ParentId   *ebpf.Variable `ebpf:"parent_id"`
+	TypedReads *ebpf.Variable `ebpf:"typed_reads"`
 }
 
 // sensorPrograms contains all programs after they have been loaded into the kernel.

@@ -90,11 +90,13 @@ static long (*const loop)(u32 rounds, void *fn, void *ctx, u64 flags) = (void *)
  * READ reads one field through a kernel pointer; zero where that fails. From
  * Linux 6.2 on a pointer can be told its type (bpf_rdonly_cast, which becomes a
  * move), and the field is loaded like any other, faults being handled: some 30
- * times faster than the helper. Tracing programs ask for that with TYPED_READS.
+ * times faster than the helper. Tracing programs ask for that with TYPED_READS,
+ * and the loader may take it back, for a verifier that does not follow.
  */
 #ifdef TYPED_READS
+const volatile u32 typed_reads = 1;
 extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __attribute__((section(".ksyms"), weak));
-#define CAN_CAST (bpf_rdonly_cast != NULL)
+#define CAN_CAST (typed_reads && bpf_rdonly_cast != NULL)
 #define CAST(p) ((typeof(p))bpf_rdonly_cast(p, __builtin_btf_type_id(*(p), 1)))
 #else
 #define CAN_CAST 0
