@@ -7,7 +7,6 @@ import (
 	"unicode"
 
 	"golang.org/x/net/idna"
-	"golang.org/x/net/publicsuffix"
 )
 
 const (
@@ -188,12 +187,6 @@ func checkLabels(text, name string, labels []string) *problem {
 		return wrong("", "%s is neither an address nor a name", quote(text))
 	}
 	return nil
-}
-
-// publicSuffix reports a name below which others register theirs.
-func publicSuffix(name string) bool {
-	suffix, _ := publicsuffix.PublicSuffix(name)
-	return suffix == name
 }
 
 // toASCII returns the name in lower case, without characters beyond ASCII.
