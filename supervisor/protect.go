@@ -23,7 +23,7 @@ var (
 		".windsurf", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".aws", ".kube", ".cargo/bin",
 	}
 	guardedFiles = []string{
-		".git/config", ".envrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".npmrc", ".mcp.json", ".vimrc", ".exrc", ".netrc",
+		".git/config", ".git/commondir", ".envrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".npmrc", ".mcp.json", ".vimrc", ".exrc", ".netrc",
 	}
 )
 

@@ -108,17 +108,25 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	}
 	low := strings.ToLower(p)
 	for i := range traps {
-		if t := &traps[i]; t.holds(low, e.New.Type) {
+		if t := &traps[i]; t.holds(low, e.New.Type == Dir && !brings(e)) {
 			return Danger{t.why, t.protected}
 		}
+	}
+	if brings(e) && opensTrap(low) {
+		return Danger{"what comes with it was not judged, and other programs act on what lies there", true}
+	}
+	if d := s.byGit(e, low); d.Why != "" {
+		return d
 	}
 	return s.byContent(e, p, low)
 }
 
-func (t *trap) holds(p string, typ Type) bool {
+// holds reports a path that the trap names. dir is a directory whose content is
+// judged by itself.
+func (t *trap) holds(p string, dir bool) bool {
 	for _, d := range t.dirs {
 		if i := strings.Index("/"+p+"/", "/"+d+"/"); i >= 0 {
-			return !(d == ".git/hooks" && (strings.HasSuffix(p, ".sample") || typ == Dir)) // git never runs samples
+			return !(d == ".git/hooks" && (strings.HasSuffix(p, ".sample") || dir)) // git never runs samples
 		}
 	}
 	for _, f := range t.files {
@@ -160,14 +168,6 @@ func (s *Set) byContent(e *Entry, p, low string) Danger {
 		return Danger{}
 	case e.New.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
 		return Danger{"it has set-id bits, which are never committed", false}
-	case base == "config" || base == "config.worktree":
-		in := strings.Contains("/"+low, "/.git/")
-		b := s.content(e.New)
-		if in && !safeGitConfig(b) || !in && gitDanger().Match(b) {
-			return Danger{"git runs programs that it names", in}
-		}
-	case base == ".git":
-		return Danger{"it tells git where the repository is", false}
 	case base == "package.json":
 		if !reflect.DeepEqual(scripts(s.content(e.Old)), scripts(s.content(e.New))) {
 			return Danger{"its scripts were changed", false}

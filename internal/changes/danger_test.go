@@ -54,10 +54,57 @@ func TestDangerByPath(t *testing.T) {
 		{"deep/secret/inside", file, true, true},
 		{"conf/a.key", file, true, true},
 		{"other/conf/a.key", file, false, false},
+		{".git", file, true, true},
+		{".git", Node{Type: Dir}, false, false},
+		{".git", Node{Type: Symlink, Target: []byte("x")}, true, true},
+		{"sub/.GIT", Node{Type: Symlink, Target: []byte("x")}, true, true},
+		{".config", Node{Type: Symlink, Target: []byte("x")}, true, true},
+		{".cargo", Node{Type: Symlink, Target: []byte("x")}, true, true},
+		{".local/share", Node{Type: Symlink, Target: []byte("x")}, true, true},
+		{"share", Node{Type: Symlink, Target: []byte("x")}, false, false},
+		{".git/hooks", Node{Type: Symlink, Target: []byte("x")}, true, true},
+		{".git/hooks", Node{Type: Dir}, false, false},
+		{".git/commondir", file, true, true},
+		{".git/worktrees/w/commondir", file, true, true},
+		{".git/modules/m/hooks/post-checkout", file, true, true},
+		{".git/modules/m/hooks/post-checkout.sample", file, false, false},
+		{".git/refs/heads/hooks/x", file, false, false},
+		{"x.git/hooks/post-checkout", file, true, true},
+		{"hooks/use-state.ts", file, false, false},
 	} {
 		if d := at(c.path, c.node); (d.Why != "") != c.why || d.Protected != c.held {
 			t.Errorf("%s: %+v", c.path, d)
 		}
+	}
+}
+
+// A renamed directory comes with files that are no entries.
+func TestDangerOfRenamed(t *testing.T) {
+	for name, held := range map[string]bool{".git": true, ".GIT": true, ".config": true, ".cargo": true, "hooks": true, "src": false, ".cache": false} {
+		s := &Set{roots: []int{1}, Entries: []Entry{{N: 1, Name: []byte("/ws"), Old: &Node{Type: Dir}}}}
+		parent := 1
+		if name == "hooks" {
+			s.Entries = append(s.Entries, Entry{N: 2, Parent: 1, Name: []byte(".git"), Old: &Node{Type: Dir}})
+			parent = 2
+		}
+		n := len(s.Entries) + 1
+		s.Entries = append(s.Entries, Entry{N: n, Parent: parent, Name: []byte(name), From: []byte("tpl"), New: &Node{Type: Dir}, Base: &Node{Type: Dir}})
+		if d := s.Danger(&s.Entries[n-1], nil); d.Protected != held {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+// A repository that the run makes without a .git is one all the same.
+func TestDangerOfBare(t *testing.T) {
+	s := &Set{roots: []int{1}, Entries: []Entry{
+		{N: 1, Name: []byte("/ws"), Old: &Node{Type: Dir}},
+		{N: 2, Parent: 1, Name: []byte("HEAD"), New: &Node{Type: File}},
+		{N: 3, Parent: 1, Name: []byte("hooks"), New: &Node{Type: Dir}},
+		{N: 4, Parent: 3, Name: []byte("post-checkout"), New: &Node{Type: File}},
+	}}
+	if d := s.Danger(&s.Entries[3], nil); !d.Protected {
+		t.Errorf("%+v", d)
 	}
 }
 
