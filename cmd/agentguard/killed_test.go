@@ -164,6 +164,10 @@ func (k *killed) check(dir string) string {
 		k.t.Errorf("recover %s: %v: %s", id, err, out)
 	}
 	after := k.verify(id, trace.Incomplete)
+	if after.Statement == nil {
+		k.t.Errorf("%s: not recovered", id)
+		return "error"
+	}
 	if after.State != seal.Recovered || after.Statement.Predicate.Verified != r.Verified {
 		k.t.Errorf("%s: %s, %d verified, were %d", id, after.State, after.Statement.Predicate.Verified, r.Verified)
 	}
