@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,6 +126,9 @@ func actDenyFlood(args []string) error {
 	}
 	path, err := unix.BytePtrFromString(target)
 	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil { // until whoever starts several has started all
 		return err
 	}
 	at := unix.AT_FDCWD

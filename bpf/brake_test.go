@@ -1,10 +1,11 @@
 package bpf
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,15 +53,29 @@ func TestBrakeLosesNothing(t *testing.T) {
 			return nil
 		})
 	}()
-	var floods sync.WaitGroup
-	for range producers {
-		floods.Go(func() {
-			if out, err := act(leaf, "deny-flood", denyDir(t), strconv.Itoa(n)).CombinedOutput(); err != nil {
-				t.Errorf("%v %s", err, out)
-			}
-		})
+	// None begins before all are born: a fork into a frozen cgroup waits, and with it
+	// this process, which is the one to let go (syscall.ForkExec waits for the child's exec, out of the collector's reach).
+	var floods []*exec.Cmd
+	hold, begin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
 	}
-	floods.Wait()
+	for range producers {
+		cmd := act(leaf, "deny-flood", denyDir(t), strconv.Itoa(n))
+		cmd.Stdin = hold
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		floods = append(floods, cmd)
+	}
+	if err := errors.Join(hold.Close(), begin.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range floods {
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
 	if err := run.Stop(); err != nil {
 		t.Fatal(err)
 	}
