@@ -46,7 +46,10 @@ func run(args []string) int {
 		addCompletions(root)
 	}
 	root.SetArgs(args)
-	err := root.Execute()
+	err := unknownOf(root, args)
+	if err == nil {
+		err = root.Execute()
+	}
 	var s status
 	switch {
 	case err == nil:
@@ -56,6 +59,16 @@ func run(args []string) int {
 	}
 	say(err)
 	return statusOf(err)
+}
+
+// unknownOf refuses what is no command of a group such as trace: cobra prints the
+// group's help and ends with 0, which a script takes for an answer.
+func unknownOf(root *cobra.Command, args []string) error {
+	c, rest, err := root.Find(args)
+	if err != nil || c == root || !c.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return nil // root's own are cobra's to refuse
+	}
+	return fmt.Errorf("unknown command %q for %q; %s --help lists those there are", rest[0], c.CommandPath(), c.CommandPath())
 }
 
 // tell prints one line of ours.
