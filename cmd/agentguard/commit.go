@@ -26,10 +26,12 @@ func newCommit() *cobra.Command {
 		Short: "Apply what a run staged to the host's files",
 		Long: `commit applies the staged changes of a run, or those at and below the paths, to the
 host's files, with the rights of the tree's owner. It compares the files with what the
-run saw first: when one was changed meanwhile, nothing is committed, and the exit
-status is 1. Paths that other programs act on without being asked (git hooks, shell
-start-up files: see agentguard diff) are held back. A commit that is interrupted goes
-on, or is undone, at the next one.`,
+run saw first: when one was changed meanwhile, nothing is committed. Paths that other
+programs act on without being asked (git hooks, shell start-up files: see agentguard
+diff) are held back. A commit that is interrupted goes on, or is undone, at the next one.
+
+Exit status: 0 done, also when paths were held back; 1 nothing was committed, because the
+host's files are not what the run saw; 125 not, and stderr says why.`,
 		Example: "  agentguard commit\n  agentguard commit last src/main.go\n  agentguard commit 20261129-1636 --include-protected",
 	}
 	state := stateFlag(c)
@@ -105,7 +107,11 @@ func tellCommitted(s *supervisor.Staged, picks []bool, held []changes.Change) {
 		}
 		tell("held back: %s: %s; commit it with --include-protected", trace.Quote(held[i].Path), held[i].Danger.Why)
 	}
-	tell("%d changes committed", n)
+	noun := "changes"
+	if n == 1 {
+		noun = "change"
+	}
+	tell("%d %s committed", n, noun)
 }
 
 func newDiscard() *cobra.Command {

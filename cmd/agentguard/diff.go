@@ -129,7 +129,7 @@ func newestChanged(dir string) (*runs.RunDir, error) {
 			return nil, err
 		}
 	}
-	return nil, &supervisor.Refusal{What: "no run in " + s.Path() + " staged changes", Remedy: "run one with --mode cow"}
+	return nil, &supervisor.Refusal{What: "no run in " + s.Path() + " staged changes", Remedy: "runs stage what they change unless --mode is rw or ro"}
 }
 
 // protectOf is the administrator's list of protected paths; that of a run's own

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"bytes"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -25,9 +27,31 @@ func addMan(root *cobra.Command) {
 			}
 			root.DisableAutoGenTag = true
 			keepLines(root)
-			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Manual: "agentguard", Source: "agentguard " + version, Date: &date}, args[0])
+			err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Manual: "agentguard", Source: "agentguard " + version, Date: &date}, args[0])
+			if err != nil {
+				return err
+			}
+			return plainSwitches(args[0])
 		},
 	})
+}
+
+// plainSwitches takes the default from switches, which cobra writes as --force[=false].
+func plainSwitches(dir string) error {
+	pages, err := filepath.Glob(filepath.Join(dir, "*.1"))
+	if err != nil {
+		return err
+	}
+	for _, page := range pages {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(page, bytes.ReplaceAll(b, []byte("[=false]"), nil), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keepLines completes the help, and makes its indented lines what Markdown keeps

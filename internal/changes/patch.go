@@ -48,7 +48,7 @@ func (p *Patcher) Write(w io.Writer, list []Change) error {
 		p.Held = append(p.Held, fmt.Sprintf("%d more", p.more))
 	}
 	if p.inGit > 0 {
-		p.Held = append(p.Held, fmt.Sprintf("%d paths in .git, where git applies nothing", p.inGit))
+		p.Held = append(p.Held, fmt.Sprintf("%d in .git, where git applies nothing", p.inGit))
 	}
 	return nil
 }
