@@ -130,10 +130,15 @@ func (x *explanation) writeDenials(w io.Writer, ask func(string) string) {
 		row("by", d.layer())
 		row("clause", d.clause())
 		x.writeWho(row, d)
+		remedy := d.remedy()
 		if d.askable(ask) {
-			row("host", cmp.Or(Line(ask(string(d.e.Path))), "nothing that you can see")+" at this path")
+			there := Line(ask(string(d.e.Path)))
+			if there == "" { // a grant of what is not there is refused
+				there, remedy = "nothing that you can see", "none is needed where it was only looked for; else make it, then "+remedy
+			}
+			row("host", there+" at this path")
 		}
-		row("remedy", d.remedy())
+		row("remedy", remedy)
 	}
 	if x.asked > 0 && !x.names {
 		fmt.Fprintf(w, "\na name server was asked, %d times, and the run has none: names are known to runs that may reach\n"+
