@@ -45,14 +45,22 @@ func TestOwnerOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if uid, err := ownerOf(addrPort(c.LocalAddr())); err != nil || uid != os.Getuid() {
+	from, to := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+	if uid, err := ownerOf(from, to); err != nil || uid != os.Getuid() {
 		t.Errorf("%d %v", uid, err)
 	}
-	if uid, err := ownerOf(netip.MustParseAddrPort("127.0.0.1:1")); err == nil {
+	if uid, err := ownerOf(from, netip.MustParseAddrPort("127.0.0.1:1")); err == nil {
+		t.Errorf("%d has another connection from there", uid)
+	}
+	if uid, err := ownerOf(netip.MustParseAddrPort("127.0.0.1:1"), to); err == nil {
 		t.Errorf("%d owns nothing", uid)
 	}
-	mapped := "  sl  local_address\n   0: 0000000000000000FFFF00000100007F:9C40 00000000000000000000000000000000:0000 0A 0:0 0:0 0 1234 0 1\n"
-	if uid, err := ownerIn(bufio.NewReader(strings.NewReader(mapped)), netip.MustParseAddrPort("127.0.0.1:40000")); err != nil || uid != 1234 {
+	c.Close() // what the kernel still has of it shows uid 0
+	if uid, err := ownerOf(from, to); err == nil {
+		t.Errorf("%d owns what was closed", uid)
+	}
+	mapped := "  sl  local_address\n   0: 0000000000000000FFFF00000100007F:9C40 0000000000000000FFFF00000100007F:0050 01 0:0 0:0 0 1234 0 1\n"
+	if uid, err := ownerIn(bufio.NewReader(strings.NewReader(mapped)), netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:80")); err != nil || uid != 1234 {
 		t.Errorf("a mapped address: %d %v", uid, err)
 	}
 }

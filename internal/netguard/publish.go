@@ -48,7 +48,7 @@ func (s *server) admitCaller(c *net.TCPConn, port uint16) {
 	started := time.Now()
 	peer := addrPort(c.RemoteAddr())
 	e := Event{Kind: KindConnect, Published: true, Proto: "tcp", Asked: netip.AddrPortFrom(addrPort(c.LocalAddr()).Addr(), port), Addr: peer}
-	uid, err := ownerOf(peer)
+	uid, err := ownerOf(peer, e.Asked)
 	if err != nil || uid != s.cfg.CallerUID && uid != 0 {
 		reset(c)
 		e.Kind, e.Denied = KindDeny, true
@@ -102,15 +102,15 @@ func (s *server) connectInside(port uint16) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// ownerOf returns the uid of the socket whose local address is a (proc_net_tcp:
-// the second column is the local address, the eighth the uid).
-func ownerOf(a netip.AddrPort) (int, error) {
+// ownerOf returns the uid of the socket that is connected from a to b. Both ends
+// count: sockets of several users may share a local address.
+func ownerOf(a, b netip.AddrPort) (int, error) {
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := os.Open(name)
 		if err != nil {
 			continue // no IPv6
 		}
-		uid, err := ownerIn(f, a)
+		uid, err := ownerIn(f, a, b)
 		f.Close()
 		if err == nil {
 			return uid, nil
@@ -119,14 +119,19 @@ func ownerOf(a netip.AddrPort) (int, error) {
 	return 0, fmt.Errorf("nobody owns %v", a)
 }
 
-func ownerIn(r io.Reader, a netip.AddrPort) (int, error) {
+// ownerIn reads lines of proc_net_tcp: the second column is the local address, the
+// third the peer's, the eighth the uid, the tenth the inode. A socket that was
+// closed lives on without an inode, and then its uid is shown as 0: nobody's.
+func ownerIn(r io.Reader, a, b netip.AddrPort) (int, error) {
 	lines := bufio.NewScanner(io.LimitReader(r, 16<<20))
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
-		if len(f) < 8 {
+		if len(f) < 10 || f[9] == "0" {
 			continue
 		}
-		if have, err := parseProcAddr(f[1]); err == nil && have == a {
+		from, err := parseProcAddr(f[1])
+		to, err2 := parseProcAddr(f[2])
+		if err == nil && err2 == nil && from == a && to == b {
 			return strconv.Atoi(f[7])
 		}
 	}
