@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ const clauseProtect = "filesystem.protect"
 // guarded is a path that is compared after the run.
 type guarded struct {
 	outer  *Opened
-	path   string // for people
+	from   string // the host's path of outer, for people
 	rel    string
 	before unix.Stat_t // zero: it was not there
 }
@@ -98,22 +99,28 @@ func openInside(dir *os.File, rel string) (int, error) {
 
 // watch notes how a path is before the run.
 func (g *grants) watch(outer *Entry, rel string) {
-	w := guarded{outer: outer.open, path: path.Join(outer.From, rel), rel: rel}
-	w.before = w.now()
+	w := guarded{outer: outer.open, from: outer.From, rel: rel}
+	w.before, _ = w.now()
 	g.guarded = append(g.guarded, w)
 }
 
-// now describes the path; zero when it is not there.
-func (w *guarded) now() (st unix.Stat_t) {
-	fd, err := openInside(w.outer.File, w.rel)
-	if err != nil {
-		return unix.Stat_t{}
+// now describes the path; zero when it is not there. A link or a file in the
+// place of one of its directories leads elsewhere: then at is that one.
+func (w *guarded) now() (st unix.Stat_t, at string) {
+	for at = w.rel; at != "."; at = path.Dir(at) {
+		fd, err := openInside(w.outer.File, at)
+		if err == nil {
+			err = unix.Fstat(fd, &st)
+			unix.Close(fd)
+		}
+		if err == nil {
+			return st, at
+		}
+		if err != unix.ELOOP && err != unix.ENOTDIR {
+			break
+		}
 	}
-	defer unix.Close(fd)
-	if unix.Fstat(fd, &st) != nil {
-		return unix.Stat_t{}
-	}
-	return st
+	return unix.Stat_t{}, w.rel
 }
 
 // planted lists the guarded paths that are not as they were.
@@ -121,11 +128,18 @@ func (g *grants) planted() []string {
 	var out []string
 	for i := range g.guarded {
 		w := &g.guarded[i]
-		switch now := w.now(); {
+		now, at := w.now()
+		said := trace.Quote(path.Join(w.from, at))
+		switch {
 		case w.before.Ino == 0 && now.Ino != 0:
-			out = append(out, trace.Quote(w.path)+" was made")
+			said += " was made"
 		case w.before.Ino != now.Ino || w.before.Ctim != now.Ctim:
-			out = append(out, trace.Quote(w.path)+" was changed")
+			said += " was changed"
+		default:
+			continue
+		}
+		if !slices.Contains(out, said) {
+			out = append(out, said)
 		}
 	}
 	return out

@@ -21,6 +21,9 @@ import (
 // command succeeded, ask on a terminal, or say that it is there.
 func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
 	if res.Changes == nil {
+		for _, name := range f.collect {
+			tell("%s is not collected: the run staged nothing", trace.Quote(name))
+		}
 		return nil
 	}
 	when := pol.Commit.Value
