@@ -69,6 +69,10 @@ func TestDangerByPath(t *testing.T) {
 		{".git/modules/m/hooks/post-checkout", file, true, true},
 		{".git/modules/m/hooks/post-checkout.sample", file, false, false},
 		{".git/refs/heads/hooks/x", file, false, false},
+		{".git/modules", Node{Type: Symlink, Target: []byte("../x")}, true, true},
+		{".git/modules/m", Node{Type: Symlink, Target: []byte("../../x")}, true, true},
+		{".git/worktrees/w", Node{Type: Symlink, Target: []byte("../../x")}, true, true},
+		{".git/refs/heads/x", Node{Type: Symlink, Target: []byte("main")}, false, false},
 		{"x.git/hooks/post-checkout", file, true, true},
 		{"hooks/use-state.ts", file, false, false},
 	} {

@@ -42,6 +42,8 @@ func (s *Set) byGit(e *Entry, low string) Danger {
 		return Danger{}
 	case module && (strings.Contains(rest+"/", "/hooks/") && !strings.HasSuffix(base, ".sample")), inHooks && s.bare(e):
 		return Danger{"git runs it", true}
+	case in && brings(e) && !gitData(rest):
+		return Danger{"what comes with it was not judged, and git may run it", true}
 	case base == ".git":
 		return Danger{"it tells git where the repository is", true}
 	case base == "commondir" && in && !(inWorktrees(rest) && strings.TrimSpace(string(s.content(e.New))) == "../.."):
@@ -59,6 +61,12 @@ func (s *Set) byGit(e *Entry, low string) Danger {
 }
 
 var gitAnySection = once(`(?m)^[\s\x{feff}]*\[`)
+
+// gitData reports a path below .git in which git keeps data only.
+func gitData(rest string) bool {
+	top, _, _ := strings.Cut(rest, "/")
+	return top == "refs" || top == "logs" || top == "objects"
+}
 
 // inWorktrees reports the commondir that git worktree add writes.
 func inWorktrees(rest string) bool {
