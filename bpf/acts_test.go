@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,7 @@ var acts = map[string]func(args []string) error{
 	"init":       actInit,
 	"nested":     actNested,
 	"bytes":      actBytes,
+	"holes":      actHoles,
 	"opens":      actOpens,
 	"opentime":   actOpenTime,
 	"changes":    actChanges,
@@ -392,6 +394,19 @@ func actBytes([]string) error {
 		}
 	}
 	return nil
+}
+
+// actHoles writes 1000 bytes, reaches for 8192, and punches holes of 2^64-2.
+func actHoles([]string) error {
+	fd, err := unix.MemfdCreate("holes", unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(fd, make([]byte, 1000)); err != nil {
+		return err
+	}
+	const hole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	return errors.Join(unix.Fallocate(fd, 0, 0, 8192), unix.Fallocate(fd, hole, 0, math.MaxInt64), unix.Fallocate(fd, hole, 0, math.MaxInt64))
 }
 
 // actSupervisor starts a run with a sleeping child, says so, and waits to be killed.

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "85730eed4de9972463ba7e926bd417662f84c5fc1fb496869cde9505aa831e79"
+const objectsDigest = "1b033b9df1de52309f86bf8348e90c01f582ba9c4dd511a012c51052c56b3d88"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "7ef499000fc877cd5fa81ee55b737b8976fd70fb29fc64ee1ad1e687aa08c306"
+const objectsDigest = "5504675b3350cb4b036329740f91ab9270d83163c0f0c839ddc1f5dcc70b1526"

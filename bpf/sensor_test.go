@@ -68,6 +68,15 @@ func TestBytesAndErrorsAreCounted(t *testing.T) {
 	}
 }
 
+// What makes a file smaller takes nothing off what was written.
+func TestHolesAreNotCounted(t *testing.T) {
+	h := newHost(t)
+	_, stats := h.observe(h.open(), RunConfig{}, "holes")
+	if stats.Missed == 0 && stats.FileBytes != 1000+8192 {
+		t.Errorf("counted %d bytes", stats.FileBytes)
+	}
+}
+
 func TestExecRecordsTheKernelsArguments(t *testing.T) {
 	h := newHost(t)
 	p := h.open()

@@ -17,6 +17,7 @@
 #define EROFS 30
 #define ENOSYS 38
 #define AT_FDCWD -100
+#define FALLOC_SHRINKS (0x2 | 0x8) /* PUNCH_HOLE, COLLAPSE_RANGE */
 
 const volatile struct call_info calls[CALLS];
 
@@ -258,6 +259,8 @@ SEPARATE int report_call(u64 run, s64 ret, s32 nr, u32 type)
  * count_file adds what a call wrote to a regular file. A descriptor that
  * another thread has closed meanwhile counts as one; so does all that
  * truncate and fallocate reach for, since memory mappings can fill it unseen.
+ * To punch a hole takes no room, and may name 2^63 bytes: two would turn the
+ * counter round.
  */
 INLINE void count_file(const struct member *m, const u64 *args, s64 ret, const volatile struct call_info *info)
 {
@@ -270,8 +273,13 @@ INLINE void count_file(const struct member *m, const u64 *args, s64 ret, const v
 		if (file && (READ(inode, i_mode) & S_IFMT) != S_IFREG)
 			return;
 	}
-	if (info->extent)
-		ret = info->extent == 4 ? args[3] : args[1];
+	if (info->extent == 4) {
+		if (args[1] & FALLOC_SHRINKS)
+			return;
+		ret = args[3];
+	} else if (info->extent) {
+		ret = args[1];
+	}
 	if (ret > 0)
 		add(&m->counts->file_bytes, ret);
 }

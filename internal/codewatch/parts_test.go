@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,4 +160,19 @@ func TestAwaitTick(t *testing.T) {
 		t.Error("the clock stands still")
 	}
 	awaitTick(now.Nano() + 3600e9) // of a clock that was set back: nothing to wait for
+}
+
+// However many reads fail in a row, somebody goes on to answer.
+func TestServeGoesOn(t *testing.T) {
+	f, err := os.Open(t.TempDir()) // a read of it fails
+	must(t, err)
+	w := &Watch{group: &group{file: f, fd: -1}}
+	w.Start()
+	for deadline := time.Now().Add(time.Minute); w.Counts().Failed <= 1000; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("gave up after %d", w.Counts().Failed)
+		}
+	}
+	must(t, f.Close())
+	w.tasks.Wait()
 }

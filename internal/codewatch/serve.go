@@ -16,21 +16,21 @@ func (w *Watch) Start() {
 	}
 }
 
-// serve reads events until the group is closed.
+// serve reads events until the group is closed. It does not give up before:
+// what nobody answers hangs. A run can make any number of reads fail, each of
+// which refuses one execve, by holding so many that no descriptor is left.
 func (w *Watch) serve() {
 	buf := make([]byte, 64*eventSize)
-	for failed := 0; failed < 1000; { // in a row: something that will not get better
+	for {
 		n, err := w.group.file.Read(buf)
 		if errors.Is(err, os.ErrClosed) {
 			return
 		}
 		if err != nil { // no descriptor for the event (EMFILE, ENFILE): the kernel has refused this execve
-			failed++
 			w.count(func(c *Counts) { c.Failed++ })
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		failed = 0
 		for rest := buf[:n]; len(rest) > 0; {
 			var e event
 			if e, rest, err = decode(rest); err == nil && e.fd >= 0 {
