@@ -21,7 +21,8 @@ import (
 var (
 	guardedDirs = []string{
 		".git/hooks", ".husky", ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".vim", ".claude", ".cursor", ".codex", ".gemini", ".continue",
-		".windsurf", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".aws", ".kube", ".cargo/bin",
+		".windsurf", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".config/agentguard", ".aws", ".kube",
+		".cargo/bin",
 	}
 	guardedFiles = []string{
 		".git/config", ".git/commondir", ".envrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".npmrc", ".mcp.json", ".vimrc", ".exrc", ".netrc",

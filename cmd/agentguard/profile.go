@@ -17,6 +17,7 @@ import (
 	"github.com/agentguard/agentguard/internal/profile"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // maxProfile bounds a profile of the user's own, as a policy file.
@@ -142,7 +143,7 @@ func newProfileLs() *cobra.Command {
 			if *asJSON {
 				err = json.NewEncoder(os.Stdout).Encode(map[string]string{"name": f.Name, "from": f.From, "about": f.About})
 			} else {
-				_, err = fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, f.From, f.About)
+				_, err = fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, trace.Line(f.From), trace.Line(f.About))
 			}
 			if err != nil {
 				return err

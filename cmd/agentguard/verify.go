@@ -270,10 +270,10 @@ func verifyProof(b []byte, state string, keys seal.Keys, asJSON bool) error {
 		return verdictStatus[trace.Altered]
 	}
 	if asJSON {
-		fmt.Println(p.Line)
+		fmt.Println(trace.Line(p.Line)) // the host signs what it finds when it recovers a record
 		return nil
 	}
-	fmt.Printf("proved: run %s, of %d records on %s\n%s\n", trace.Line(p.Run), c.Records, c.Time.UTC().Format("2006-01-02 15:04:05.000 UTC"), p.Line)
+	fmt.Printf("proved: run %s, of %d records on %s\n%s\n", trace.Line(p.Run), c.Records, c.Time.UTC().Format("2006-01-02 15:04:05.000 UTC"), trace.Line(p.Line))
 	return nil
 }
 

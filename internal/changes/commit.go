@@ -1,6 +1,7 @@
 package changes
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -190,10 +191,37 @@ func appendRecord(j *os.File, r record) error {
 	if err != nil {
 		return err
 	}
+	if err := trimTorn(j); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
 	if _, err := j.Write(append(b, '\n')); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	return j.Sync()
+}
+
+// trimTorn cuts off a last line without its end, which a crash or a full disk
+// left: a line that was added to it could not be read again.
+func trimTorn(j *os.File) error {
+	b, err := readWhole(j)
+	if err != nil {
+		return err
+	}
+	if end := bytes.LastIndexByte(b, '\n') + 1; end < len(b) {
+		return j.Truncate(int64(end))
+	}
+	return nil
+}
+
+// maxJournal bounds a journal, in bytes.
+const maxJournal = 64 << 20
+
+func readWhole(j *os.File) ([]byte, error) {
+	b, err := io.ReadAll(io.NewSectionReader(j, 0, maxJournal+1))
+	if err == nil && len(b) > maxJournal {
+		err = fmt.Errorf("more than %d bytes", maxJournal)
+	}
+	return b, err
 }
 
 func spans(picks []bool) []span {
@@ -214,7 +242,7 @@ func spans(picks []bool) []span {
 // readJournal returns the records of a journal. A last line without its end was
 // cut by a crash, and what it announced was not begun.
 func readJournal(j *os.File) ([]record, error) {
-	b, err := io.ReadAll(io.NewSectionReader(j, 0, 64<<20))
+	b, err := readWhole(j)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}

@@ -60,6 +60,11 @@ var traps = []trap{
 		[]string{".netrc", ".docker/config.json"},
 	},
 	{
+		"agentguard takes what it grants from it", true,
+		[]string{".config/agentguard"},
+		nil,
+	},
+	{
 		"a tool takes programs or sources from it", true,
 		[]string{".config/git", ".config/pip", ".cargo/bin"},
 		[]string{".gitconfig", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pypirc", "pip.conf", ".cargo/config", ".cargo/config.toml", ".condarc", ".gemrc", ".bundle/config"},
@@ -81,6 +86,7 @@ var traps = []trap{
 		[]string{".mvn", "gradle/wrapper"},
 		[]string{"setup.py", "build.rs", "conftest.py", "sitecustomize.py", "usercustomize.py", "binding.gyp"},
 	},
+	{"agentguard may take what it grants from it", false, nil, []string{"agentguard.yaml"}},
 	{"git takes objects or attributes from it", false, nil, []string{".git/objects/info/alternates", ".git/info/attributes", ".gitmodules"}},
 }
 

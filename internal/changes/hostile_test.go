@@ -84,6 +84,44 @@ func limitFiles(t *testing.T, n uint64) {
 	t.Cleanup(func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) })
 }
 
+// A line of the journal that a full disk or a crash has cut does not spoil what
+// is added after it.
+func TestTornJournal(t *testing.T) {
+	for _, text := range []string{"{\"sta", "{\"state\":\"begin\",\"root\":1,\"picks\":[[1,2]]}\n{\"state\":\"undo"} {
+		upper, base := t.TempDir(), t.TempDir()
+		must(t, os.WriteFile(upper+"/f", []byte("new"), 0o644), os.WriteFile(base+"/f", []byte("old"), 0o644))
+		set := plainTree(t, upper, base)
+		name := filepath.Join(t.TempDir(), "journal")
+		must(t, os.WriteFile(name, []byte(text), 0o600))
+		j, err := os.OpenFile(name, os.O_RDWR|os.O_APPEND, 0)
+		must(t, err)
+		must(t, set.Commit(open(t, base), set.at(1), []bool{false, true}, Options{ID: "torn", Journal: j}))
+		done, unfinished, err := set.Settled(j)
+		if err != nil || unfinished || !done[1] {
+			t.Errorf("after %q: %v, open %v, %v", text, done, unfinished, err)
+		}
+		must(t, j.Close())
+	}
+}
+
+// A content that is not the one of the index is not committed.
+func TestAlteredBlob(t *testing.T) {
+	dir, upper, base := t.TempDir(), t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(upper+"/f", []byte("new"), 0o644))
+	_, err := Pack(open(t, dir), []Tree{{Upper: open(t, upper), Lower: open(t, base), Host: base}}, DefaultBounds())
+	must(t, err)
+	set, err := Open(open(t, dir))
+	must(t, err)
+	defer set.Close()
+	must(t, os.WriteFile(filepath.Join(dir, BlobDir, set.at(2).New.SHA256), []byte("bad"), 0o644))
+	if err := commitAll(t, set, base); err == nil || !strings.Contains(err.Error(), "not the one that was recorded") {
+		t.Fatalf("%v", err)
+	}
+	if left, err := os.ReadDir(base); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
 // A commit that meets a full disk changes nothing, and succeeds when there is room.
 func TestCommitDiskFull(t *testing.T) {
 	privateMounts(t)

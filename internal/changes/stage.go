@@ -76,6 +76,9 @@ func (c *committer) stageFile(e *Entry, name string) error {
 	if err := copySparse(to, from, e.New.Size); err != nil {
 		return err
 	}
+	if err := c.sameAsKept(name, e.New); err != nil {
+		return err
+	}
 	if err := setXattrs(fd, e.New.Xattrs, nil); err != nil {
 		return err
 	}
@@ -87,6 +90,16 @@ func (c *committer) stageFile(e *Entry, name string) error {
 		return err
 	}
 	return c.own(e, name) // last: a file that was given away can no longer be changed
+}
+
+// sameAsKept refuses a copy that is not what the index has the digest of: the
+// index is what was recorded and shown, and nothing else vouches for a content.
+func (c *committer) sameAsKept(name string, n *Node) error {
+	digest, err := digestAt(c.stage, name)
+	if err == nil && digest != n.SHA256 {
+		err = errors.New("its content in the change set is not the one that was recorded")
+	}
+	return err
 }
 
 // copySparse copies size bytes and leaves holes where the source has them.

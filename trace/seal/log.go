@@ -224,7 +224,11 @@ func (l *Log) add(e LogEntry, index int64) {
 		}
 		r.Seal, r.Recovered = e.SHA256, e.Kind == LogRecovered
 	case LogPruned:
-		r.Pruned = &e
+		// A run is deleted only when this is signed. Behind the head anybody who
+		// passes on a copy can have written it.
+		if index < l.Head.Size {
+			r.Pruned = &e
+		}
 	case LogUnanchor:
 		r.Unanchor = e.Why
 	}
