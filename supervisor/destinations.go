@@ -145,7 +145,7 @@ func (r *recorder) refused(e *trace.Event, n *netguard.Event, plan *Egress) {
 	switch {
 	case n.Limit != "":
 		e.Layer, e.Rule = trace.LayerLimit, "network."+n.Limit
-	case n.End == netguard.EndRefused:
+	case n.End == netguard.EndRefused && len(n.Name) > 0: // a special address in a wide range is allowed by itself
 		e.Rule = "network.allow_private"
 	case n.Kind == netguard.KindDeny && n.Published:
 		e.Rule = "network.publish"

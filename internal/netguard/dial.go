@@ -25,6 +25,9 @@ const (
 // errPrivate means that a name leads to special ranges only.
 var errPrivate = errors.New("it resolves to private or special addresses only; allow_private would permit them")
 
+// errWide means that an allowed range holds a special address only by the way.
+var errWide = errors.New("it is a special address inside a wider range that is allowed; allow the address, or a range within its own")
+
 // dialer reaches destinations from the host's side. A name is resolved when it
 // is dialled and every address is checked then, so that a name that changes its
 // address gains nothing.
@@ -76,6 +79,9 @@ func (d *dialer) connect(ctx context.Context, proto string, dest destination) (n
 	defer cancel()
 	if dest.name == "" { // the policy has the address itself
 		to := netip.AddrPortFrom(dest.addr, dest.port)
+		if n := d.nets(dest.addr); special(dest.addr) && (n == nil || !names(n.Prefix, dest.addr)) {
+			return nil, to, errWide
+		}
 		c, err := d.dial(ctx, proto, to)
 		return c, to, err
 	}
@@ -116,7 +122,7 @@ func (d *dialer) permitted(proto string, dest destination, a netip.Addr) bool {
 			return true
 		}
 	}
-	if n := d.nets(a); n != nil && n.allows(proto, dest.port) {
+	if n := d.nets(a); n != nil && n.allows(proto, dest.port) && names(n.Prefix, a) {
 		return true
 	}
 	return slices.ContainsFunc(d.private, func(p netip.Prefix) bool { return p.Contains(a) })

@@ -87,6 +87,37 @@ func TestPrivateAddresses(t *testing.T) {
 	}
 }
 
+// A range that is wider than a special one does not mean its addresses.
+func TestWideRanges(t *testing.T) {
+	for _, c := range []struct {
+		entry, to string
+		wanted    bool
+	}{
+		{"tcp 169.0.0.0/8 80", "169.254.169.254", false},
+		{"tcp 169.0.0.0/8 80", "169.1.1.1", true},
+		{"tcp 169.254.0.0/16 80", "169.254.169.254", true},
+		{"tcp 169.254.169.254/32 80", "169.254.169.254", true},
+		{"tcp 168.0.0.0/8 80", "168.63.129.16", false},
+		{"tcp 10.0.0.0/8 80", "10.1.1.1", true},
+		{"tcp 172.0.0.0/8 80", "172.16.0.1", false},
+		{"tcp 127.0.0.0/8 80", "127.0.0.1", true},
+		{"tcp fc00::/16 80", "fc00::1", true},
+		{"tcp 64:ff9b::/96 80", "64:ff9b::a9fe:a9fe", false},
+		{"tcp 64:ff9b::a9fe:a9fe/128 80", "64:ff9b::a9fe:a9fe", true},
+	} {
+		to := netip.MustParseAddr(c.to)
+		f := &fakeNet{up: map[string]time.Duration{c.to: 0}}
+		d := testDialer(t, &Config{Table: *compile(t, c.entry)}, f, func() []string { return []string{c.to} })
+		conn, _, err := d.connect(t.Context(), "tcp", destination{addr: to, port: 80})
+		if (err == nil) != c.wanted || err != nil && (!errors.Is(err, errWide) || len(f.tried) > 0) {
+			t.Errorf("%s, to %s: %v, tried %q", c.entry, c.to, err, f.tried)
+		}
+		if conn != nil {
+			conn.Close()
+		}
+	}
+}
+
 // A name that turns to a private address between two connections gains nothing.
 func TestRebinding(t *testing.T) {
 	answers := [][]string{{"203.0.114.1"}, {"169.254.169.254"}, {"10.0.0.1", "203.0.114.1"}}

@@ -26,7 +26,7 @@ const (
 	EndIdle    = "idle"    // nothing moved for [IdleLimit]
 	EndLimit   = "limit"   // the run's bytes are used up
 	EndFailed  = "failed"  // the destination could not be reached: Errno and Text
-	EndRefused = "refused" // its addresses are private ones that the policy does not allow
+	EndRefused = "refused" // its addresses are private or special ones that the policy does not name
 	EndRun     = "run"     // the run ended
 )
 

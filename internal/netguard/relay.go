@@ -131,7 +131,7 @@ func (s *server) admit() string {
 func (s *server) failed(e *Event, err error) {
 	e.End = EndFailed
 	switch {
-	case errors.Is(err, errPrivate):
+	case errors.Is(err, errPrivate), errors.Is(err, errWide):
 		e.End, e.Denied, e.Text = EndRefused, true, err.Error()
 	case s.ctx.Err() != nil:
 		e.End = EndRun

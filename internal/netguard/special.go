@@ -56,3 +56,18 @@ func special(a netip.Addr) bool {
 	}
 	return false
 }
+
+// names reports whether a granted range was meant for a special address that it
+// holds: it lies within the special range. A wider one, such as 169.0.0.0/8 for
+// 169.254.169.254, holds the address only by the way.
+func names(granted netip.Prefix, a netip.Addr) bool {
+	if granted.IsSingleIP() {
+		return true
+	}
+	for _, p := range specialRanges {
+		if p.Contains(a) && granted.Bits() >= p.Bits() {
+			return true
+		}
+	}
+	return false
+}
