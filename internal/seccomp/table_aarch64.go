@@ -37,7 +37,7 @@ var aarch64Calls = []call{
 	{26, "inotify_init1", allow, ""},
 	{27, "inotify_add_watch", allow, ""},
 	{28, "inotify_rm_watch", allow, ""},
-	{29, "ioctl", ioctlRule, "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD)"},
+	{29, "ioctl", ioctlRule, "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD), nor take room but by fallocate (FS_IOC_RESVSP, FS_IOC_ZERO_RANGE)"},
 	{30, "ioprio_set", allow, ""},
 	{31, "ioprio_get", allow, ""},
 	{32, "flock", allow, ""},

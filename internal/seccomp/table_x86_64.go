@@ -24,7 +24,7 @@ var x86Calls = []call{
 	{13, "rt_sigaction", allow, ""},
 	{14, "rt_sigprocmask", allow, ""},
 	{15, "rt_sigreturn", allow, ""},
-	{16, "ioctl", ioctlRule, "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD)"},
+	{16, "ioctl", ioctlRule, "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD), nor take room but by fallocate (FS_IOC_RESVSP, FS_IOC_ZERO_RANGE)"},
 	{17, "pread64", allow, ""},
 	{18, "pwrite64", allow, ""},
 	{19, "readv", allow, ""},

@@ -37,7 +37,7 @@ var decisions = []decision{
 	{"clone", "cloneRule", "it may not make namespaces (CLONE_NEW*)"},
 	{"unshare", "unshareRule", "it may not make namespaces (CLONE_NEW*)"},
 	{"socket socketpair", "socketRule", "it may make UNIX, TCP, UDP and NETLINK_ROUTE sockets only"},
-	{"ioctl", "ioctlRule", "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD)"},
+	{"ioctl", "ioctlRule", "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD), nor take room but by fallocate (FS_IOC_RESVSP, FS_IOC_ZERO_RANGE)"},
 	{"personality", "personalityRule", "it may set Linux personalities and ADDR_NO_RANDOMIZE only"},
 	{"chmod fchmod mkdir mknod creat", "modeRule1", "it may not set set-user-id or set-group-id bits"},
 	{"fchmodat fchmodat2 mkdirat mknodat", "modeRule2", "it may not set set-user-id or set-group-id bits"},
