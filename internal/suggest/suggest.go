@@ -272,11 +272,14 @@ func (n *Needs) missed(at, access string) {
 	if outOfReach(at) {
 		return
 	}
-	if _, known := n.paths[at]; known || len(n.paths) >= maxPaths {
-		n.paths[at] = n.paths[at] || access == "w"
+	if write, known := n.paths[at]; known {
+		n.paths[at] = write || access == "w"
 		return
 	}
 	switch {
+	case len(n.paths) >= maxPaths:
+		n.leave("paths beyond the first %d", maxPaths)
+		return
 	case at == "/": // agentguard makes it: nothing can be mounted there
 		return
 	case !n.Unsafe && !trace.Advisable([]byte(at)):
@@ -303,6 +306,8 @@ func (n *Needs) connect(p *Plan, e *trace.Event) {
 			n.socket(path.Clean(string(e.Path)))
 		}
 	case !e.Addr.IsValid() || e.Addr.Unmap().IsLoopback() || e.Addr.IsUnspecified() || len(n.hosts) >= maxPaths:
+	case e.Denied() && !n.Unsafe && e.Addr.Unmap().IsLinkLocalUnicast():
+		n.leave("%s: hosts of clouds give credentials at such addresses", trace.Quote(endpoint(e)))
 	case e.Denied() || e.Errno == 0:
 		n.hosts[endpoint(e)] = true
 	}
