@@ -319,7 +319,7 @@ func (r *recovery) result() (*runs.Result, error) {
 	res = &runs.Result{
 		ID: r.dir.ID(), Version: Version, Argv: plan.Argv, Started: time.Unix(0, r.start.Wall), Ended: time.Now(),
 		Status: StatusFailed, Reason: runs.ReasonError, Error: "agentguard was killed, and the run with it",
-		Record: runs.Record{Path: r.dir.Path(), Verdict: string(trace.Incomplete), Records: uint64(r.head.Records), Lost: r.summary.Lost, Findings: []string{r.finding}},
+		Record: runs.Record{Path: r.dir.Path(), Verdict: string(trace.Incomplete), Records: uint64(r.head.Records), Lost: r.lost(), Findings: []string{r.finding}},
 	}
 	for name, out := range map[string]*runs.Output{runs.StdoutFile: &res.Stdout, runs.StderrFile: &res.Stderr} {
 		if out.SHA256, out.Kept, err = r.output(name); err != nil {
@@ -328,6 +328,14 @@ func (r *recovery) result() (*runs.Result, error) {
 		out.Bytes = out.Kept // at least
 	}
 	return res, nil
+}
+
+// lost counts what the record says was lost, also in one that had its summary.
+func (r *recovery) lost() (n uint64) {
+	for _, l := range r.losses {
+		n += l.Count
+	}
+	return max(n, r.summary.Lost)
 }
 
 // output is what a stream's file holds; a supervisor that was killed early has made none.
@@ -351,7 +359,7 @@ func (r *recovery) statement(res *runs.Result, result []byte) (*seal.Statement, 
 	st := &seal.Statement{Predicate: seal.Predicate{
 		Run: r.dir.ID(), State: seal.Recovered, Tool: Version, BootID: r.start.BootID, Checkpoint: string(note),
 		Started: seal.Stamp(res.Started), Ended: seal.Stamp(res.Ended), Tree: seal.NewTree(r.head), Checkpoints: r.was.Checkpoints, Durable: true,
-		Verified: r.was.Verified, Verdict: trace.Incomplete, Lost: r.summary.Lost, Findings: []string{r.finding},
+		Verified: r.was.Verified, Verdict: trace.Incomplete, Lost: r.lost(), Findings: []string{r.finding},
 		PlanSHA256: digest(r.plan), Status: res.Status, Reason: res.Reason,
 	}}
 	for _, l := range r.losses {

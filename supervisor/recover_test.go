@@ -65,6 +65,25 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// What was lost is said of a run too whose supervisor died after the summary.
+func TestRecoverSaysLost(t *testing.T) {
+	r := begunRun(t)
+	r.sealer.end()
+	must(t, r.rec.w.Append(&trace.Event{Kind: trace.KindLoss, Loss: trace.Loss{Class: "file", Cause: "ring", Count: 7, CPU: -1}}))
+	must(t, r.rec.w.Close(&trace.Event{Mono: bootTime(), ExitCode: StatusFailed, Reason: runs.ReasonError}))
+	must(t, r.Close())
+	must(t, Recover(r.caller, r.state, r.id))
+	d, err := r.state.Open(r.id)
+	must(t, err)
+	defer d.Close()
+	r.dir = d
+	rep := verifyRun(t, r)
+	res, err := d.Result()
+	if err != nil || rep.Statement.Predicate.Lost != 7 || res.Record.Lost != 7 {
+		t.Errorf("%+v %+v %v", rep, res, err)
+	}
+}
+
 func verifyKeys(t *testing.T, r *Run) seal.Keys {
 	t.Helper()
 	v, err := OpenVault(r.caller, r.state)

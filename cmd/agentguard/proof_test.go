@@ -2,14 +2,30 @@ package main
 
 import (
 	"crypto/sha256"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentguard/agentguard/trace/seal"
 )
+
+// A copied log whose signed head was emptied is no log.
+func TestCopiedLogWithoutHead(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"entries", "head"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l, err := copiedLog(dir, nil); !errors.Is(err, fs.ErrNotExist) || l != nil {
+		t.Errorf("%v, %v", l, err)
+	}
+}
 
 // A proof of a line that is no record of ours, as a record may hold that was
 // recovered, is shown without what a terminal acts on.

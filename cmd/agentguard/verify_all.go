@@ -145,7 +145,10 @@ func copiedLog(dir string, keys seal.Keys) (*seal.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return seal.ReadLog(entries, seal.TrimHead(head), keys)
+	if head = seal.TrimHead(head); len(head) == 0 { // nothing vouches for a copy without it: its end may be missing
+		return nil, fs.ErrNotExist
+	}
+	return seal.ReadLog(entries, head, keys)
 }
 
 // namesAsCaller lists a directory.
