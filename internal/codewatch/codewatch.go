@@ -81,6 +81,7 @@ var DefaultLimits = Limits{
 const (
 	maxFiles   = 1 << 16 // remembered at a time; beyond, all are forgotten and met again
 	maxChains  = 1 << 12 // processes between the opening of a program and the report of its execve
+	maxLinks   = 1 << 10 // files that one of them opened since: a question (AT_EXECVE_CHECK, 6.14) opens too, and is never reported
 	maxWaiting = 256     // files that wait to be hashed beside an execve
 )
 
@@ -204,7 +205,11 @@ func (w *Watch) opened(pid uint32, f *File) {
 	if len(w.chains) >= maxChains { // of processes that were killed in between
 		clear(w.chains)
 	}
-	w.chains[pid] = append(w.chains[pid], link{f, w.boot()})
+	chain := w.chains[pid]
+	if len(chain) >= maxLinks { // the younger half, which the next report is about
+		chain = append(chain[:0], chain[maxLinks/2:]...)
+	}
+	w.chains[pid] = append(chain, link{f, w.boot()})
 }
 
 // Descriptor is the group's own, -1 without one, for a process that makes mounts

@@ -176,3 +176,18 @@ func TestServeGoesOn(t *testing.T) {
 	must(t, f.Close())
 	w.tasks.Wait()
 }
+
+// What a process opens to execute without ever doing so takes no more than so much room.
+func TestLinksAreBounded(t *testing.T) {
+	w := New(Config{Limits: DefaultLimits})
+	t.Cleanup(func() { must(t, w.Close()) })
+	last := &File{}
+	for range 5 * maxLinks {
+		w.opened(1, &File{})
+	}
+	w.opened(1, last)
+	got := w.Executed(1, bootTime())
+	if len(got) > maxLinks || len(got) < maxLinks/2 || got[len(got)-1] != last {
+		t.Errorf("%d files", len(got))
+	}
+}
