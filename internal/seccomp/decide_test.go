@@ -28,6 +28,8 @@ var argProbes = []probe{
 	{"FS_IOC_RESVSP", unix.SYS_IOCTL, [6]uint64{none, fsResvSp}, unix.EPERM},
 	{"FS_IOC_RESVSP64, upper half set", unix.SYS_IOCTL, [6]uint64{none, fsResvSp64 | high}, unix.EPERM},
 	{"FS_IOC_ZERO_RANGE", unix.SYS_IOCTL, [6]uint64{none, fsZeroRange}, unix.EPERM},
+	{"AT_EXECVE_CHECK", unix.SYS_EXECVEAT, [6]uint64{none, 0, 0, 0, execveCheck | unix.AT_EMPTY_PATH}, unix.EPERM},
+	{"AT_EXECVE_CHECK, upper half set", unix.SYS_EXECVEAT, [6]uint64{none, 0, 0, 0, execveCheck | high}, unix.EPERM},
 	{"TCGETS", unix.SYS_IOCTL, [6]uint64{none, unix.TCGETS}, 0},
 	{"AF_PACKET", unix.SYS_SOCKET, [6]uint64{unix.AF_PACKET, unix.SOCK_RAW}, unix.EPERM},
 	{"AF_PACKET, upper half set", unix.SYS_SOCKET, [6]uint64{unix.AF_PACKET | high, unix.SOCK_DGRAM}, unix.EPERM},

@@ -273,7 +273,7 @@ var aarch64Calls = []call{
 	{278, "getrandom", allow, ""},
 	{279, "memfd_create", allow, ""},
 	{280, "bpf", never, "programs in the kernel are the sensor's and the sandbox's own means"},
-	{281, "execveat", allow, ""},
+	{281, "execveat", execveatRule, "it may not ask whether a file could be executed (AT_EXECVE_CHECK), which looks like an execve of it"},
 	{282, "userfaultfd", refuse, "it helps exploits to win races in the kernel"},
 	{283, "membarrier", allow, ""},
 	{284, "mlock2", allow, ""},

@@ -330,7 +330,7 @@ var x86Calls = []call{
 	{319, "memfd_create", allow, ""},
 	{320, "kexec_file_load", never, "it replaces or stops the host's kernel"},
 	{321, "bpf", never, "programs in the kernel are the sensor's and the sandbox's own means"},
-	{322, "execveat", allow, ""},
+	{322, "execveat", execveatRule, "it may not ask whether a file could be executed (AT_EXECVE_CHECK), which looks like an execve of it"},
 	{323, "userfaultfd", refuse, "it helps exploits to win races in the kernel"},
 	{324, "membarrier", allow, ""},
 	{325, "mlock2", allow, ""},

@@ -43,6 +43,7 @@ var decisions = []decision{
 	{"fchmodat fchmodat2 mkdirat mknodat", "modeRule2", "it may not set set-user-id or set-group-id bits"},
 	{"open", "openRule", "it may not set set-user-id or set-group-id bits"},
 	{"openat", "openatRule", "it may not set set-user-id or set-group-id bits"},
+	{"execveat", "execveatRule", "it may not ask whether a file could be executed (AT_EXECVE_CHECK), which looks like an execve of it"},
 	// Its mode is in memory. Allowed, it would set the bits that the rules above
 	// refuse, by O_CREAT with mode 04755; so no policy can grant it. Programs that
 	// must run on kernels before 5.6 fall back to openat on ENOSYS. Some do not,
