@@ -161,11 +161,12 @@ func idOf(e *trace.Event) codewatch.ID {
 func (c *codeRecord) exec(e *trace.Event) {
 	delete(c.scripts, e.Proc.Pid)
 	id, held := idOf(e), false
-	for i, f := range c.watch.Executed(e.Proc.Pid, e.Mono) {
+	files := c.watch.Executed(e.Proc.Pid, e.Mono)
+	if len(e.Script) > 0 {
+		e.ScriptSHA256 = onlyScript(files)
+	}
+	for _, f := range files {
 		c.tell(e, f)
-		if i == 0 && len(e.Script) > 0 && f.ID != id {
-			e.ScriptSHA256 = f.SHA256
-		}
 		if f.ID == id {
 			e.SHA256, e.HashState, held = f.SHA256, string(f.State), true
 			if e.Ctime != f.Ctime { // changed since it was hashed: what runs is asked for below
@@ -177,6 +178,24 @@ func (c *codeRecord) exec(e *trace.Event) {
 		c.ask(e, false)
 	}
 	c.interpreted(e)
+}
+
+// onlyScript is the digest of the one script among what an execve opened. Of two
+// nothing says which it was: another thread may have begun an execve as well,
+// which the one that was quicker has ended.
+func onlyScript(files []*codewatch.File) string {
+	var sum string
+	found := 0
+	for _, f := range files {
+		if f.Script {
+			sum = f.SHA256
+			found++
+		}
+	}
+	if found != 1 {
+		return ""
+	}
+	return sum
 }
 
 // failed tells what a shell may now read by itself: a file without a format.

@@ -191,3 +191,19 @@ func TestCodeFindings(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Of two threads that execute a script each, the record does not say one's digest for the other's.
+func TestOnlyScript(t *testing.T) {
+	one, two := &codewatch.File{SHA256: "1", Script: true}, &codewatch.File{SHA256: "2", Script: true}
+	sh := &codewatch.File{SHA256: "3"}
+	for want, lists := range map[string][][]*codewatch.File{
+		"":  {nil, {sh}, {one, two, sh}, {two, sh, one, sh}},
+		"1": {{one, sh}, {sh, one, sh, sh}},
+	} {
+		for _, files := range lists {
+			if got := onlyScript(files); got != want {
+				t.Errorf("%v: %q, want %q", files, got, want)
+			}
+		}
+	}
+}
