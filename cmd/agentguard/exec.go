@@ -77,7 +77,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"files", "", "N", "files in /tmp, /dev/shm and HOME together"},
 	{"stdout", "", "SIZE", "bytes of stdout and stderr that are kept; when given, also that are passed on"},
 	{"user", "", "ID", "user id that the command runs as (default: the workspace's owner)"},
-	{"commit", "", "WHEN", "what happens to staged changes: never (the default, off a terminal), ask or success"},
+	{"commit", "", "WHEN", "what happens to staged changes: never (the default), ask (the default on a terminal) or success"},
 	{"trace", "", "WHAT", "file events that are recorded: all (the default), or changes, without opens that only read"},
 	{"on-loss", "", "WHAT", "what to do when records would be lost: record (count them), throttle or kill the run"},
 	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
