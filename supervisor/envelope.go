@@ -115,6 +115,9 @@ func (r *Run) startRecord() error {
 		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: r.boot, Settled: r.sealer.builder.Add,
 	})
 	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes", code: r.code}
+	if r.plan.Egress != nil {
+		r.rec.names = r.plan.Egress.Table.Given()
+	}
 	r.sealer.begin()
 	if err := r.beginCode(w); err != nil {
 		return err

@@ -240,6 +240,20 @@ func (n *Name) Prefixes() [2]netip.Prefix {
 	}
 }
 
+// Given are the addresses of the names that are not wildcards: theirs from the
+// start, whether anybody has asked for them or not.
+func (t *Table) Given() map[netip.Addr][]byte {
+	out := make(map[netip.Addr][]byte, 2*len(t.Names))
+	for i := range t.Names {
+		if n := &t.Names[i]; !n.wild() {
+			for _, p := range n.Prefixes() {
+				out[p.Addr()] = []byte(n.Name)
+			}
+		}
+	}
+	return out
+}
+
 func covers(list []Ports, port uint16) bool {
 	return slices.ContainsFunc(list, func(p Ports) bool { return p.Low <= port && port <= p.High })
 }

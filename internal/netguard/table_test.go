@@ -214,3 +214,18 @@ func TestSpecial(t *testing.T) {
 		}
 	}
 }
+
+// Exact names have their addresses from the start; those of a wildcard have none yet.
+func TestGiven(t *testing.T) {
+	table := compile(t, "tcp a.example 443", "tcp *.w.example 443", "tcp b.example 80", "tcp 10.1.0.0/16 443")
+	got := map[string]int{}
+	for a, name := range table.Given() {
+		if !Synthetic(a) {
+			t.Errorf("%s of %s is no synthetic address", a, name)
+		}
+		got[string(name)]++
+	}
+	if len(got) != 2 || got["a.example"] != 2 || got["b.example"] != 2 {
+		t.Errorf("addresses by name: %v", got)
+	}
+}
