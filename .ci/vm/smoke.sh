@@ -141,7 +141,7 @@ go_test() {
   [[ -x $SMOKE_TESTS/$1 ]] || { echo "$1 was not built" && return 1; }
   cd "$2"
   AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns \
-    "$SMOKE_TESTS/$1" -test.v -test.short -test.timeout=200s >"$work/go_test" 2>&1 || status=$?
+    "$SMOKE_TESTS/$1" -test.v -test.short -test.timeout=400s >"$work/go_test" 2>&1 || status=$?
   sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/go_test"
   # Of each test that passed, nothing; what is left at the end is a panic's or a timeout's.
   awk '/^ +--- PASS/ { next } /^=== RUN +[^\/]+$/ { block = "" } { block = block $0 "\n" }

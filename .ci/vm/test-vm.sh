@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-boot_limit=${AGENTGUARD_VM_LIMIT:-400} # seconds for smoke.sh in one boot
+boot_limit=${AGENTGUARD_VM_LIMIT:-700} # seconds for smoke.sh in one boot
 kernel_packages='^(bpf|landlock|internal|supervisor)(/|$)' # directories whose tests talk to the kernel
 
 # build fills $out: the static binary and the test binaries of the packages that talk to the kernel.
