@@ -194,7 +194,7 @@ debris() {
   find /sys/fs/cgroup -mindepth 1 -type d | sort
   awk '{ print "mount", $5 }' /proc/self/mountinfo | sort
   ps -e -o ppid=,comm= | awk '$1 != 2 && $2 !~ /^(ps|awk|sort|bash|smoke.sh)$/ { print "process", $2 }' | sort
-  find /run /tmp /dev/shm -mindepth 1 -not -path '/run/agentguard/bpf/*' 2>/dev/null | sed 's/^/file /' | sort
+  find /run /tmp /dev/shm -mindepth 1 -not -path '/run/agentguard/bpf/*' -not -path '/run/agentguard/code/*' 2>/dev/null | sed 's/^/file /' | sort
 }
 
 # The first run makes what stays for all later ones (parent cgroup, bpffs with the pinned programs): the base line for
