@@ -90,6 +90,7 @@ func testRun(t *testing.T) *Run {
 	t.Cleanup(func() { must(t, s.Close()) })
 	r := &Run{id: runs.NewID(time.Now()), state: s, files: map[string]*os.File{}, plan: recordPlan(), cfg: Config{Log: zerolog.Nop()}, kept: true}
 	must(t, r.openRecord())
+	must(t, r.storePlan()) // as the envelope waits for it
 	t.Cleanup(func() { must(t, r.Close()) })
 	r.sealer = newSealer(r, "boot")
 	r.rec = &recorder{plan: r.plan, w: trace.NewWriter(r.files[runs.TraceFile], trace.Options{Wall: time.Now(), Mono: bootTime(), Settled: r.sealer.builder.Add})}
