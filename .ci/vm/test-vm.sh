@@ -10,9 +10,6 @@ set -euo pipefail
 
 boot_limit=${AGENTGUARD_VM_LIMIT:-700} # seconds for smoke.sh in one boot
 kernel_packages='^(bpf|landlock|internal|supervisor)(/|$)' # directories whose tests talk to the kernel
-# Its tests come to a stand on the one CPU of a guest, for a cause that is not known yet; what it does for a run is in
-# the cases of smoke.sh and in the tests of supervisor.
-not_here='^internal/codewatch$'
 
 # build fills $out: the static binary and the test binaries of the packages that talk to the kernel.
 build() {
@@ -31,7 +28,7 @@ build() {
   module=$(go list -m)
   # -e, and no end at a package that does not build: its binary is missed in the guest, the others still run.
   list=$(go list -e -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...) || die "go list failed"
-  mapfile -t dirs < <(awk -v n=$((${#module} + 2)) '{ print substr($0, n) }' <<<"$list" | grep -E "$kernel_packages" | grep -vE "$not_here")
+  mapfile -t dirs < <(awk -v n=$((${#module} + 2)) '{ print substr($0, n) }' <<<"$list" | grep -E "$kernel_packages")
   for dir in "${dirs[@]}"; do
     name=${dir//\//-}.test
     go test -c -o "$out/tests/$name" "./$dir" || log "the tests of $dir do not build"

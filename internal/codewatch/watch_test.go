@@ -254,7 +254,8 @@ func TestWatcherDies(t *testing.T) {
 	if n, _ := fmt.Sscanf(line, "%d <nil>", &fd); n != 1 {
 		testenv.Missing(t, "fanotify", line)
 	}
-	held := exec.Command(fmt.Sprintf("/proc/%d/fd/%d/bin/true", watcher.Process.Pid, fd))
+	// A shell executes it: os/exec would hold a thread, and with one CPU this process.
+	held := exec.Command("/bin/sh", "-c", fmt.Sprintf("exec /proc/%d/fd/%d/bin/true", watcher.Process.Pid, fd))
 	done := make(chan error, 1)
 	go func() { done <- held.Run() }()
 	select {
