@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	if act := os.Getenv(actVariable); act != "" {
 		os.Exit(perform(act))
 	}
-	os.Exit(m.Run())
+	os.Exit(testenv.Main(m))
 }
 
 func perform(act string) int {
@@ -53,7 +53,7 @@ func newHost(t testing.TB) *host {
 	t.Helper()
 	require(t)
 	root, level := cgroupRoot(t)
-	dir := filepath.Join(root, fmt.Sprintf("agentguard-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	dir := filepath.Join(root, testenv.CgroupName())
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package testenv
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 // cgroups that are named by [CgroupName]. It returns the exit status: 1 when
 // there is any of these.
 func Main(m *testing.M) int {
+	sweepCgroups()
 	before := held()
 	status := m.Run()
 	if status != 0 { // a test that failed may not have cleaned up
@@ -37,6 +39,30 @@ var cgroups atomic.Int64
 // of any hierarchy. It holds the process's id: tests of two packages at a time
 // do not take each other's for left behind.
 func CgroupName() string { return cgroupPrefix() + strconv.FormatInt(cgroups.Add(1), 10) }
+
+// sweepCgroups removes what test processes left that were killed, a timeout's
+// for example: named as theirs, empty, and of a process that is gone.
+func sweepCgroups() {
+	for _, pattern := range []string{"/sys/fs/cgroup/agentguard-test-*", "/sys/fs/cgroup/*/agentguard-test-*"} {
+		found, _ := filepath.Glob(pattern)
+		for _, dir := range found {
+			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), "agentguard-test-"), "-")
+			if _, err := os.Stat("/proc/" + pid); err == nil {
+				continue
+			}
+			var all []string
+			_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+				if err == nil && e.IsDir() {
+					all = append(all, path)
+				}
+				return nil
+			})
+			for _, d := range slices.Backward(all) {
+				_ = os.Remove(d) // refused where anything lives in it
+			}
+		}
+	}
+}
 
 func cgroupPrefix() string { return fmt.Sprintf("agentguard-test-%d-", os.Getpid()) }
 
