@@ -50,15 +50,11 @@ func (s *server) admitCaller(c *net.TCPConn, port uint16) {
 	e := Event{Kind: KindConnect, Published: true, Proto: "tcp", Asked: netip.AddrPortFrom(addrPort(c.LocalAddr()).Addr(), port), Addr: peer}
 	uid, err := ownerOf(peer, e.Asked)
 	if err != nil || uid != s.cfg.CallerUID && uid != 0 {
-		reset(c)
-		e.Kind, e.Denied = KindDeny, true
-		s.events.emit(e)
+		s.deny(c, e)
 		return
 	}
-	if limit := s.admit(); limit != "" {
-		reset(c)
-		e.Kind, e.Denied, e.Limit = KindDeny, true, limit
-		s.events.emit(e)
+	if e.Limit = s.admit(); e.Limit != "" {
+		s.deny(c, e)
 		return
 	}
 	inside, err := s.connectInside(port)

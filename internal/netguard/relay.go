@@ -93,15 +93,11 @@ func (s *server) accept(c *net.TCPConn) {
 	dest, ok := s.dir.find("tcp", asked)
 	e := Event{Kind: KindConnect, Name: []byte(dest.name), Proto: "tcp", Asked: asked}
 	if !ok {
-		reset(c)
-		e.Kind, e.Denied = KindDeny, true
-		s.events.emit(e)
+		s.deny(c, e)
 		return
 	}
-	if limit := s.admit(); limit != "" {
-		reset(c)
-		e.Kind, e.Denied, e.Limit = KindDeny, true, limit
-		s.events.emit(e)
+	if e.Limit = s.admit(); e.Limit != "" {
+		s.deny(c, e)
 		return
 	}
 	out, to, err := s.dialer.connect(s.ctx, "tcp", dest)
@@ -114,6 +110,13 @@ func (s *server) accept(c *net.TCPConn) {
 		return
 	}
 	s.relay(&connection{inside: c, outside: out.(*net.TCPConn)}, &e, started)
+}
+
+// deny breaks off a connection that was never relayed.
+func (s *server) deny(c *net.TCPConn, e Event) {
+	reset(c)
+	e.Kind, e.Denied = KindDeny, true
+	s.events.emit(e)
 }
 
 // admit counts a connection in, or says which limit refuses it.
