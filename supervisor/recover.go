@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/agentguard/agentguard/internal/runs"
@@ -347,7 +348,7 @@ func (r *recovery) output(name string) (sum string, size uint64, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	sum, err = r.dir.Sum(name)
+	sum, err = seal.Sum(r.dir.FS(), name)
 	return sum, uint64(n), err
 }
 
@@ -370,7 +371,7 @@ func (r *recovery) statement(res *runs.Result, result []byte) (*seal.Statement, 
 		{Name: runs.ResultFile, Digest: seal.Digest{SHA256: digest(result)}},
 	}
 	for _, name := range []string{runs.PlanFile, runs.StdoutFile, runs.StderrFile} {
-		sum, err := r.dir.Sum(name)
+		sum, err := seal.Sum(r.dir.FS(), name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -379,7 +380,14 @@ func (r *recovery) statement(res *runs.Result, result []byte) (*seal.Statement, 
 		}
 		st.Subject = append(st.Subject, seal.Subject{Name: name, Digest: seal.Digest{SHA256: sum}})
 	}
-	code, err := codeSubjects(r.dir)
-	st.Subject = append(st.Subject, code...)
+	kept, err := keptSubjects(r.dir)
+	st.Subject = append(st.Subject, slices.DeleteFunc(kept, r.isStray)...)
 	return st, err
+}
+
+// isStray is true of a file among what was executed that is not what its name
+// says: nobody vouches for it.
+func (r *recovery) isStray(sub seal.Subject) bool {
+	sum, err := seal.Sum(r.dir.FS(), sub.Name)
+	return err != nil || sum != sub.Digest.SHA256
 }

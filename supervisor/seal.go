@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,9 +18,6 @@ import (
 // checkpointEvery is how often the record of a live run is signed, if anything
 // came to it. A run that is shorter has its seal only.
 const checkpointEvery = time.Second
-
-// codeDir is where what was executed is kept, by digest.
-const codeDir = "code"
 
 // sealer signs the record of a run while it grows and when it ends.
 //
@@ -250,7 +245,7 @@ func (s *sealer) endTable() (seal.Head, error) {
 func (s *sealer) statement(res *runs.Result, sum *trace.Event, result []byte, head seal.Head, durable bool) (*seal.Statement, error) {
 	subjects, err := s.subjects(res, result)
 	if err == nil && durable {
-		err = s.sync()
+		err = errors.Join(s.sync(), syncSubjects(s.r.dir, subjects))
 	}
 	if err != nil {
 		return nil, err
@@ -292,46 +287,6 @@ func (s *sealer) sync() error {
 	}
 	wait.Wait()
 	return errors.Join(errs...)
-}
-
-// subjects are the digests of the run's other files.
-func (s *sealer) subjects(res *runs.Result, result []byte) ([]seal.Subject, error) {
-	sum := s.builder.Sum()
-	list := []seal.Subject{
-		{Name: runs.TraceFile, Digest: seal.Digest{SHA256: fmt.Sprintf("%x", sum)}},
-		{Name: runs.PlanFile, Digest: seal.Digest{SHA256: digest(s.r.planJSON)}},
-		{Name: runs.ResultFile, Digest: seal.Digest{SHA256: digest(result)}},
-	}
-	for _, o := range []struct {
-		name string
-		out  runs.Output
-	}{{runs.StdoutFile, res.Stdout}, {runs.StderrFile, res.Stderr}} {
-		sum := o.out.SHA256 // of all that was written: of the file too, when all was kept
-		if o.out.Truncated || sum == "" {
-			var err error
-			if sum, err = s.r.dir.Sum(o.name); err != nil {
-				return nil, err
-			}
-		}
-		list = append(list, seal.Subject{Name: o.name, Digest: seal.Digest{SHA256: sum}})
-	}
-	code, err := codeSubjects(s.r.dir)
-	return append(list, code...), err
-}
-
-// codeSubjects are the files that were kept of what was executed. Their names
-// are their digests.
-func codeSubjects(dir *runs.RunDir) ([]seal.Subject, error) {
-	names, err := dir.Names(codeDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	slices.Sort(names)
-	var list []seal.Subject
-	for _, n := range names {
-		list = append(list, seal.Subject{Name: codeDir + "/" + n, Digest: seal.Digest{SHA256: n}})
-	}
-	return list, nil
 }
 
 func (s *sealer) predicate(res *runs.Result, sum *trace.Event) seal.Predicate {

@@ -49,8 +49,8 @@ func TestSeal(t *testing.T) {
 	for _, durable := range []bool{false, true} {
 		r := testRun(t)
 		code := digest([]byte("#!/bin/sh\n"))
-		must(t, os.Mkdir(filepath.Join(r.dir.Path(), codeDir), 0o700))
-		must(t, os.WriteFile(filepath.Join(r.dir.Path(), codeDir, code), []byte("#!/bin/sh\n"), 0o600))
+		must(t, os.Mkdir(filepath.Join(r.dir.Path(), runs.CodeDir), 0o700))
+		must(t, os.WriteFile(filepath.Join(r.dir.Path(), runs.CodeDir, code), []byte("#!/bin/sh\n"), 0o600))
 		r.sealer.begin()
 		r.sealer.started()
 		took := time.Millisecond
@@ -76,7 +76,7 @@ func TestSeal(t *testing.T) {
 		if p.Durable != durable || p.HostLog == nil || len(rep.Statement.Subject) != 6 || p.Counts["kind.open"] != 3 {
 			t.Errorf("durable %v: %+v", durable, rep.Statement)
 		}
-		must(t, os.WriteFile(filepath.Join(r.dir.Path(), codeDir, code), []byte("#!/bin/sx\n"), 0o600))
+		must(t, os.WriteFile(filepath.Join(r.dir.Path(), runs.CodeDir, code), []byte("#!/bin/sx\n"), 0o600))
 		if rep := verifyRun(t, r); rep.Verdict != trace.Altered {
 			t.Errorf("with other code: %+v", rep)
 		}

@@ -1,11 +1,8 @@
 package runs
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -13,20 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// Sum returns the SHA-256 of a file of the run, in hexadecimal.
-func (d *RunDir) Sum(name string) (string, error) {
-	f, err := d.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("runs: read %s of %s: %w", name, d.id, err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
 
 // Size returns the bytes of a file of the run.
 func (d *RunDir) Size(name string) (int64, error) {
@@ -72,16 +55,13 @@ func (d *RunDir) Names(name string) ([]string, error) {
 	return names, err
 }
 
-// sub opens a directory of the run.
+// sub opens a directory of the run as if it were one itself.
 func (d *RunDir) sub(name string) (*RunDir, error) {
-	if err := fileName(name); err != nil {
+	dir, err := d.OpenDir(name)
+	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Openat(int(d.dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("runs: open %s of %s: %w", name, d.id, err)
-	}
-	return &RunDir{id: d.id, owner: d.owner, dir: os.NewFile(uintptr(fd), d.Path()+"/"+name)}, nil
+	return &RunDir{id: d.id, owner: d.owner, dir: dir}, nil
 }
 
 // FS shows the run's regular files, and those of directories in it, to readers

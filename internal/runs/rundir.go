@@ -167,11 +167,7 @@ func (d *RunDir) Sub(name string) (*RunDir, error) {
 	if err := makeDir(int(d.dir.Fd()), name, d.owner); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("runs: create %s: %w", name, err)
 	}
-	fd, err := unix.Openat(int(d.dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("runs: open %s: %w", name, err)
-	}
-	return &RunDir{id: d.id, owner: d.owner, dir: os.NewFile(uintptr(fd), d.Path()+"/"+name)}, nil
+	return d.sub(name)
 }
 
 // Unlink removes a file.

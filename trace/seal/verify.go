@@ -246,7 +246,7 @@ func (v *verifier) subjects(s *Statement) error {
 			v.fault(SealFile, "a subject has the name %q", sub.Name)
 			continue
 		}
-		sum, err := sumFile(v.dir, sub.Name)
+		sum, err := Sum(v.dir, sub.Name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			v.fault(sub.Name, "the file is missing")
@@ -259,7 +259,8 @@ func (v *verifier) subjects(s *Statement) error {
 	return nil
 }
 
-func sumFile(dir fs.FS, name string) (string, error) {
+// Sum returns the SHA-256 of a file, in lower-case hexadecimal.
+func Sum(dir fs.FS, name string) (string, error) {
 	f, err := dir.Open(name)
 	if err != nil {
 		return "", err
