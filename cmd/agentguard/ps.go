@@ -58,28 +58,13 @@ func newPs() *cobra.Command {
 
 // eachLive calls visit for each run of the state directory that is live.
 func eachLive(state string, visit func(liveRun) error) error {
-	s, err := openState(state)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	ids, err := s.IDs()
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		d, err := s.Open(id)
-		if err != nil {
-			continue // removed meanwhile
-		}
+	return eachDir(state, func(d *runs.RunDir, _ int) (bool, error) {
+		var err error
 		if d.Live() {
 			err = visit(describe(d))
 		}
-		if err = errors.Join(err, d.Close()); err != nil {
-			return err
-		}
-	}
-	return nil
+		return true, errors.Join(err, d.Close())
+	})
 }
 
 // describe says what is known of a live run: its plan may not be written yet.

@@ -41,6 +41,22 @@ func recordOf(d *runs.RunDir) (*record, error) {
 // eachRun calls visit for the record of every run of this host, the newest
 // first, with the number of runs that are left, until visit says no more.
 func eachRun(state string, visit func(r *record, left int) (more bool, err error)) error {
+	return eachDir(state, func(d *runs.RunDir, left int) (bool, error) {
+		r, err := recordOf(d)
+		if errors.Is(err, fs.ErrNotExist) {
+			return true, nil // it never had a record
+		}
+		if err != nil {
+			return false, err
+		}
+		more, err := visit(r, left)
+		return more, errors.Join(err, r.Close())
+	})
+}
+
+// eachDir calls visit, which closes the directory, for every run of this host,
+// the newest first, until visit says no more.
+func eachDir(state string, visit func(d *runs.RunDir, left int) (more bool, err error)) error {
 	s, err := openState(state)
 	if err != nil {
 		return err
@@ -58,15 +74,7 @@ func eachRun(state string, visit func(r *record, left int) (more bool, err error
 		if err != nil {
 			return err
 		}
-		r, err := recordOf(d)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it never had a record
-		}
-		if err != nil {
-			return err
-		}
-		more, err := visit(r, len(ids)-i-1)
-		if err = errors.Join(err, r.Close()); err != nil || !more {
+		if more, err := visit(d, len(ids)-i-1); err != nil || !more {
 			return err
 		}
 	}
