@@ -151,14 +151,14 @@ func (w *world) gitRepository() string {
 	dir := w.t.TempDir()
 	repo := filepath.Join(dir, "repo.git")
 	for _, args := range [][]string{
-		{"init", "-q", dir + "/work"},
-		{"-C", dir + "/work", "add", "README"},
-		{"-C", dir + "/work", "-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-qm", "first"},
-		{"clone", "-q", "--bare", dir + "/work", repo},
+		{"init", "-q", dir + "/source"},
+		{"-C", dir + "/source", "add", "README"},
+		{"-C", dir + "/source", "-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-qm", "first"},
+		{"clone", "-q", "--bare", dir + "/source", repo},
 		{"-C", repo, "update-server-info"},
 	} {
 		if args[len(args)-1] == "README" {
-			if err := os.WriteFile(dir+"/work/README", []byte("from git\n"), 0o644); err != nil {
+			if err := os.WriteFile(dir+"/source/README", []byte("from git\n"), 0o644); err != nil {
 				w.t.Fatal(err)
 			}
 		}
