@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,7 +59,7 @@ func TestRecover(t *testing.T) {
 		if err != nil || res.Status != StatusFailed || res.Record.Verdict != "incomplete" || !strings.Contains(res.Error, "killed") {
 			t.Errorf("%+v %v", res, err)
 		}
-		keys := verifyKeys(t, r)
+		_, keys := openVault(t, r)
 		if _, err := seal.Prove(d.FS(), keys, 2); err != nil {
 			t.Errorf("no proof from a recovered run: %v", err)
 		}
@@ -84,15 +85,6 @@ func TestRecoverSaysLost(t *testing.T) {
 	}
 }
 
-func verifyKeys(t *testing.T, r *Run) seal.Keys {
-	t.Helper()
-	v, err := OpenVault(r.caller, r.state)
-	must(t, err)
-	defer v.Close()
-	keys, err := v.Public()
-	must(t, err)
-	return keys
-}
 
 // A seal that did not reach the host's log, because the supervisor was killed in
 // between, is genuine, and recovery tells the log.
@@ -149,12 +141,36 @@ func TestForget(t *testing.T) {
 	}
 	must(t, r.Close())
 	must(t, Forget(r.caller, r.state, r.id, "test"))
-	v, err := OpenVault(r.caller, r.state)
-	must(t, err)
-	defer v.Close()
-	log, err := v.Log(verifyKeys(t, r))
+	v, keys := openVault(t, r)
+	log, err := v.Log(keys)
 	must(t, err)
 	if l := log.Runs[seal.RunID{ID: r.id}]; l == nil || l.Pruned == nil || l.Pruned.Why != "test" || len(log.Missing(0, nil)) != 0 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// A file among what was executed that is not what its name says is not vouched for.
+func TestRecoverStray(t *testing.T) {
+	r := begunRun(t)
+	r.sealer.end()
+	dir := filepath.Join(r.dir.Path(), runs.CodeDir)
+	code := digest([]byte("#!/bin/sh\n"))
+	must(t, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, code), []byte("#!/bin/sh\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, digest([]byte("x"))), nil, 0o600), os.WriteFile(filepath.Join(dir, "stray"), nil, 0o600))
+	must(t, r.Close())
+	must(t, Recover(r.caller, r.state, r.id))
+	d, err := r.state.Open(r.id)
+	must(t, err)
+	defer d.Close()
+	r.dir = d
+	rep := verifyRun(t, r)
+	var kept []string
+	for _, sub := range rep.Statement.Subject {
+		if strings.HasPrefix(sub.Name, runs.CodeDir+"/") {
+			kept = append(kept, sub.Name)
+		}
+	}
+	if rep.Verdict != trace.Incomplete || len(rep.Faults) > 0 || !slices.Equal(kept, []string{runs.CodeDir + "/" + code}) {
+		t.Errorf("%q: %+v", kept, rep)
 	}
 }

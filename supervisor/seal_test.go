@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/vault"
 	"github.com/agentguard/agentguard/trace"
 	"github.com/agentguard/agentguard/trace/seal"
 )
@@ -25,13 +26,20 @@ func endRun(t *testing.T, r *Run, took time.Duration) *runs.Result {
 	return res
 }
 
-func verifyRun(t *testing.T, r *Run) *seal.Report {
+// openVault opens what vouches for the run's record, until the test ends.
+func openVault(t *testing.T, r *Run) (*vault.Vault, seal.Keys) {
 	t.Helper()
 	v, err := OpenVault(r.caller, r.state)
 	must(t, err)
-	defer v.Close()
+	t.Cleanup(func() { must(t, v.Close()) })
 	keys, err := v.Public()
 	must(t, err)
+	return v, keys
+}
+
+func verifyRun(t *testing.T, r *Run) *seal.Report {
+	t.Helper()
+	v, keys := openVault(t, r)
 	rep, err := seal.Verify(r.dir.FS(), keys, nil)
 	must(t, err)
 	log, err := v.Log(keys)
@@ -148,11 +156,7 @@ func TestAnchors(t *testing.T) {
 
 func checkAnchors(t *testing.T, r *Run, a *seal.Anchors) {
 	t.Helper()
-	v, err := OpenVault(r.caller, r.state)
-	must(t, err)
-	defer v.Close()
-	keys, err := v.Public()
-	must(t, err)
+	v, keys := openVault(t, r)
 	rep, err := seal.Verify(r.dir.FS(), keys, a)
 	if err != nil || rep.Anchored != 1 || len(rep.Faults) > 0 {
 		t.Errorf("%+v %v", rep, err)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
 )
@@ -81,14 +83,15 @@ func eachDir(state string, visit func(d *runs.RunDir, left int) (more bool, err 
 	return nil
 }
 
-// openAsCaller opens a file by name: under sudo, as the invoking user.
+// openAsCaller opens a file by name: under sudo, as the invoking user. A named
+// pipe that somebody put in the place of a file holds nobody up.
 func openAsCaller(name string) (f *os.File, err error) {
 	c, err := caller()
 	if err != nil {
 		return nil, err
 	}
 	err = c.As(func() (err error) {
-		f, err = os.Open(name)
+		f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		return err
 	})
 	return f, err

@@ -92,21 +92,20 @@ func newRunsPrune() *cobra.Command {
 // prune hands the ids, newest first, that are too old or too many to forget, and
 // prints those that went.
 func prune(ids []string, age time.Duration, keep int, forget func(id string) error) error {
+	var errs []error
 	for i, id := range ids {
 		old := age > 0 && runs.Began(id).Before(time.Now().Add(-age))
 		if !old && (keep < 0 || i < keep) {
 			continue
 		}
-		err := forget(id)
-		if errors.Is(err, runs.ErrLive) {
-			continue
+		switch err := forget(id); {
+		case err == nil:
+			fmt.Println(id)
+		case !errors.Is(err, runs.ErrLive) && !errors.Is(err, fs.ErrNotExist): // removed meanwhile
+			errs = append(errs, err)
 		}
-		if err != nil {
-			return err
-		}
-		fmt.Println(id)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func newRunsRecover() *cobra.Command {
