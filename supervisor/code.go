@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/codewatch"
-	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -84,24 +83,6 @@ func (r *Run) executable(m *mountSet) []codewatch.Mount {
 		}
 	}
 	return list
-}
-
-// codeStore is the directory code/ of a run, made when something goes into it.
-type codeStore struct {
-	run *runs.RunDir
-
-	once sync.Once
-	dir  *runs.RunDir
-	err  error
-}
-
-// Write makes an object of the store.
-func (s *codeStore) Write(name string, content []byte) error {
-	s.once.Do(func() { s.dir, s.err = s.run.Sub(runs.CodeDir) })
-	if s.err != nil {
-		return s.err
-	}
-	return s.dir.WriteFile(name, content, false)
 }
 
 // codeKey is a version of a file in the record, or a text that was no file.

@@ -85,7 +85,6 @@ func TestRecoverSaysLost(t *testing.T) {
 	}
 }
 
-
 // A seal that did not reach the host's log, because the supervisor was killed in
 // between, is genuine, and recovery tells the log.
 func TestRecoverSealOutsideLog(t *testing.T) {
