@@ -125,17 +125,20 @@ check-portable:
 
 # ---- test
 
+# What the tests' runs kept on the host for the next one is nothing that tests should leave. It stays where a run is live.
+SWEEP = [ ! -x bin/agentguard ] || [ $$(id -u) != 0 ] || bin/agentguard runs sweep || :
+
 .PHONY: test
 test: ## all tests; as root, else what needs root is skipped and named
 	@.ci/deps.sh test
 	@[ $$(id -u) = 0 ] || echo 'make test: not root: tests of the sandbox itself will be skipped' >&2
 	@$(MAKE) --no-print-directory build
-	$(GOTEST) $(PKGS)
+	$(GOTEST) $(PKGS); status=$$?; $(SWEEP); exit $$status
 
 .PHONY: race
 race: ## all tests under the race detector (needs gcc)
 	@.ci/deps.sh race
-	CGO_ENABLED=1 $(GO) test -race -short -count=1 -p 1 $(TESTFLAGS) $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race -short -count=1 -p 1 $(TESTFLAGS) $(PKGS); status=$$?; $(SWEEP); exit $$status
 
 .PHONY: fuzz-smoke
 fuzz-smoke: ## each fuzz target for FUZZSECONDS
@@ -177,7 +180,8 @@ install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs 
 	cd $(BIN)/share && find . -type f -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
 
 .PHONY: uninstall
-uninstall: ## remove what install put there
+uninstall: ## remove what install put there, and what runs keep on the host between them
+	[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/agentguard ] || $(PREFIX)/bin/agentguard runs sweep
 	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard $(DESTDIR)$(PREFIX)/share/man/man1/agentguard{,-*}.1
 	rm -f $(DESTDIR)$(PREFIX)/share/{bash-completion/completions/agentguard,zsh/site-functions/_agentguard,fish/vendor_completions.d/agentguard.fish}
 

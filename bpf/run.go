@@ -285,7 +285,8 @@ func (r *Run) Close() error {
 }
 
 // Sweep removes the entries that killed supervisors left, of runs whose
-// processes are gone. It does nothing where no programs are pinned.
+// processes are gone, and sets of programs whose parent cgroup is gone. It does
+// nothing where no programs are pinned.
 func Sweep(cfg Config) error {
 	if _, err := os.Stat(cfg.Parent); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -303,5 +304,9 @@ func Sweep(cfg Config) error {
 	}
 	defer unlock()
 	_, err = p.sweepRuns()
+	parent, perr := cgroupID(p.parent)
+	if err = errors.Join(err, perr); err == nil {
+		err = p.removeStale(parent)
+	}
 	return errors.Join(err, p.Close())
 }

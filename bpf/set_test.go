@@ -199,3 +199,27 @@ func TestPlainErrors(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// Released programs are detached and gone; a refusal keeps them.
+func TestRelease(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	if err := Release(h.cfg.PinDir, func() error { return unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("%v", err)
+	}
+	if sets, _ := filepath.Glob(filepath.Join(h.cfg.PinDir, setPrefix+"*")); len(sets) != 1 || !attached(t, h.cfg) {
+		t.Errorf("after a refusal: %q", sets)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 2 { // the second finds nothing
+		if err := Release(h.cfg.PinDir, func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if sets, _ := filepath.Glob(filepath.Join(h.cfg.PinDir, setPrefix+"*")); len(sets) != 0 {
+		t.Errorf("left: %q", sets)
+	}
+	h.open() // loads them again
+}

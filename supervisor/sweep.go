@@ -131,7 +131,7 @@ func (r *Run) sweep() error {
 		r.cfg.Log.Warn().Str("run", id).Msg("removed what a dead supervisor left")
 		errs = append(errs, ignoreMissing(bury(dir, id, state)))
 	}
-	if len(ids) > 0 && r.host.programs != nil {
+	if r.host.programs != nil {
 		errs = append(errs, bpf.Sweep(r.host.bpfConfig(dir)))
 	}
 	done := notes(dir, state)

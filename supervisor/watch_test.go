@@ -19,16 +19,22 @@ import (
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
 
-// testLeaf makes a cgroup of the test's own.
-func testLeaf(t *testing.T, l cgroup.Limits) *cgroup.Leaf {
+// detectLayout is where this host's cgroups are.
+func detectLayout(t *testing.T) cgroup.Layout {
 	t.Helper()
-	testenv.Root(t)
 	layout, err := cgroup.Detect()
 	must(t, err)
 	if layout.Unified == "" {
 		testenv.Missing(t, "cgroup", "no cgroup v2 hierarchy is mounted")
 	}
-	parent, err := layout.Parent(testenv.CgroupName())
+	return layout
+}
+
+// testLeaf makes a cgroup of the test's own.
+func testLeaf(t *testing.T, l cgroup.Limits) *cgroup.Leaf {
+	t.Helper()
+	testenv.Root(t)
+	parent, err := detectLayout(t).Parent(testenv.CgroupName())
 	must(t, err)
 	t.Cleanup(func() {
 		for _, d := range append([]string{parent.Path}, parent.V1["memory"], parent.V1["pids"]) {

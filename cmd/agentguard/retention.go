@@ -149,3 +149,13 @@ func recoverAll(s *runs.State, one func(id string) error) error {
 	}
 	return errors.Join(errs...)
 }
+
+func newRunsSweep() *cobra.Command {
+	return &cobra.Command{
+		Use: "sweep", Short: "Let go of what is kept on this host between runs", Args: cobra.NoArgs, Example: "  agentguard runs sweep",
+		Long: "sweep removes what dead supervisors left, and what is kept so that the next run starts faster: pinned\n" +
+			"programs, the cgroup of all runs, user namespaces, digests of system files. Records stay. It is for\n" +
+			"before an uninstallation; the next run makes it all again.\n\nExit status: 0 done; 125 not, for example because a run is live.",
+		RunE: func(*cobra.Command, []string) error { return supervisor.Release() },
+	}
+}

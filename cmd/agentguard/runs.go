@@ -45,7 +45,7 @@ func openRun(dir, name string) (*runs.RunDir, error) {
 
 func newRuns() *cobra.Command {
 	c := &cobra.Command{Use: "runs", Short: "List recorded runs, show how they ended, delete and recover them"}
-	c.AddCommand(newRunsLs(), newRunsShow(), newRunsRm(), newRunsPrune(), newRunsKill(), newRunsRecover())
+	c.AddCommand(newRunsLs(), newRunsShow(), newRunsRm(), newRunsPrune(), newRunsKill(), newRunsRecover(), newRunsSweep())
 	return c
 }
 

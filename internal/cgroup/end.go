@@ -121,6 +121,9 @@ func (p *Parent) ids() ([]string, error) {
 			continue
 		}
 		entries, err := os.ReadDir(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // removed in part, see parents
+		}
 		if err != nil {
 			return nil, err
 		}

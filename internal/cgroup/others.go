@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,30 +18,65 @@ import (
 // need not wait for the runs of the build before it. Where two builds are in use
 // side by side, neither takes the other's parent away between two runs.
 func (l Layout) SweepOthers(ctx context.Context, prefix, own string, alive func(id string) bool) ([]string, error) {
-	entries, err := os.ReadDir(l.Unified)
+	return l.sweepParents(ctx, prefix, own, keepEmpty, alive)
+}
+
+// Release does it for all parents, and removes each that is empty.
+func (l Layout) Release(ctx context.Context, prefix string, alive func(id string) bool) ([]string, error) {
+	return l.sweepParents(ctx, prefix, "", 0, alive)
+}
+
+func (l Layout) sweepParents(ctx context.Context, prefix, own string, keep time.Duration, alive func(id string) bool) ([]string, error) {
+	names, err := l.parents(prefix)
 	if err != nil {
 		return nil, err
 	}
 	var swept []string
 	var errs []error
-	for _, e := range entries {
-		name := e.Name()
-		if !e.IsDir() || name == own || !isBuild(strings.CutPrefix(name, prefix)) {
+	for _, name := range names {
+		if name == own {
 			continue
 		}
-		p := &Parent{Path: filepath.Join(l.Unified, name), V1: map[string]string{}}
-		for _, c := range []string{Memory, Pids} {
-			if dir := filepath.Join(l.V1[c], name); l.V1[c] != "" && isDir(dir) {
-				p.V1[c] = dir
-			}
-		}
+		p := l.existing(name)
 		ids, err := p.Sweep(ctx, alive)
 		swept, errs = append(swept, ids...), append(errs, err)
-		if p.unused() > keepEmpty {
+		if p.unused() >= keep {
 			p.removeEmpty()
 		}
 	}
 	return swept, errors.Join(errs...)
+}
+
+// parents lists the parents of all builds. One whose removal was interrupted may
+// be left in a v1 hierarchy alone.
+func (l Layout) parents(prefix string) ([]string, error) {
+	var names []string
+	for _, root := range []string{l.Unified, l.V1[Memory], l.V1[Pids]} {
+		if root == "" {
+			continue
+		}
+		entries, err := os.ReadDir(root)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.IsDir() && isBuild(strings.CutPrefix(e.Name(), prefix)) && !slices.Contains(names, e.Name()) {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
+// existing is a parent of the v2 tree, which may be gone, and in the v1 hierarchies that have it.
+func (l Layout) existing(name string) *Parent {
+	p := &Parent{Path: filepath.Join(l.Unified, name), V1: map[string]string{}}
+	for _, c := range []string{Memory, Pids} {
+		if dir := filepath.Join(l.V1[c], name); l.V1[c] != "" && isDir(dir) {
+			p.V1[c] = dir
+		}
+	}
+	return p
 }
 
 // isBuild reports whether a name ends as a parent's does: in the 8 digits of a build.
@@ -52,8 +88,12 @@ func isBuild(rest string, found bool) bool {
 const keepEmpty = time.Hour
 
 // unused is how long ago the parent had a leaf made or removed: see keepTimes.
+// What is not in the v2 tree is in use by nobody.
 func (p *Parent) unused() time.Duration {
 	st, err := os.Lstat(p.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return keepEmpty
+	}
 	if err != nil {
 		return 0
 	}

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,5 +46,36 @@ func TestSweepOthers(t *testing.T) {
 		if isDir(filepath.Join(l.Unified, prefix+build)) == gone {
 			t.Errorf("%s: removed %v, want %v", build, !gone, gone)
 		}
+	}
+}
+
+// A parent that is left in a v1 hierarchy alone goes too, and what is released
+// is not asked for its age.
+func TestRelease(t *testing.T) {
+	testenv.Root(t)
+	l := detect(t)
+	prefix := testenv.CgroupName() + "-"
+	dirs := []string{filepath.Join(l.Unified, prefix+"00000001")}
+	for _, root := range l.V1 {
+		dirs = append(dirs, filepath.Join(root, prefix+"00000002"))
+	}
+	live := filepath.Join(l.Unified, prefix+"00000003")
+	for _, dir := range append(dirs, live, filepath.Join(live, "here"+suffix), filepath.Join(dirs[0], "dead"+suffix)) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { os.Remove(filepath.Join(live, "here"+suffix)); os.Remove(live) })
+	swept, err := l.Release(t.Context(), prefix, func(id string) bool { return id == "here" })
+	if err != nil || !slices.Equal(swept, []string{"dead"}) {
+		t.Errorf("swept %q, %v", swept, err)
+	}
+	for _, dir := range dirs {
+		if isDir(dir) {
+			t.Errorf("%s is there", dir)
+		}
+	}
+	if !isDir(live) {
+		t.Error("a parent with a live run is gone")
 	}
 }
