@@ -111,8 +111,12 @@ func commitRuleset(dir, tree *os.File) (*os.File, error) {
 //
 //go:uintptrescapes
 func onAllThreads(nr, a, b, c uintptr) error {
-	if _, _, errno := syscall.AllThreadsSyscall(nr, a, b, c); errno != 0 {
-		return errno
+	_, _, errno := syscall.AllThreadsSyscall(nr, a, b, c)
+	switch errno {
+	case 0:
+		return nil
+	case syscall.ENOTSUP:
+		return errors.New("this agentguard was built with cgo, whose threads Go does not know: build it with CGO_ENABLED=0")
 	}
-	return nil
+	return errno
 }

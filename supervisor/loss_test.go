@@ -265,3 +265,16 @@ func TestKillAtTheFirstLoss(t *testing.T) {
 		t.Errorf("without a loss: status %d (%s), %s %q", res.Status, res.Reason, got.judgement, got.why)
 	}
 }
+
+// A reader that has failed loses all that comes, and a run that is to be killed
+// at the first loss need not wait for the ring to be full.
+func TestBlindReaderIsLossy(t *testing.T) {
+	r := testRun(t)
+	if r.lossy() {
+		t.Error("at the start")
+	}
+	r.rec.blind.Store(true)
+	if !r.lossy() {
+		t.Error("a reader that has ended loses nothing")
+	}
+}

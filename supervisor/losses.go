@@ -35,7 +35,7 @@ func (r *Run) startDying(cfg initproc.Config) (p *initproc.Process, err error) {
 // lossy reports whether something is known to be missing from the record.
 // Programs that the kernel skipped are not: they bound what may be missing.
 func (r *Run) lossy() bool {
-	if r.rec.w.Lost() > 0 {
+	if r.rec.w.Lost() > 0 || r.rec.blind.Load() {
 		return true
 	}
 	if r.sensor == nil {
@@ -56,6 +56,7 @@ func (r *Run) readEvents() time.Duration {
 	before := threadTime()
 	if err := r.sensor.Read(r.rec.event); err != nil {
 		r.rec.readErr = err
+		r.rec.blind.Store(true)
 	}
 	r.rec.flushAll()
 	return threadTime() - before

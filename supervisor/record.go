@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ type recorder struct {
 	repeats repeats
 	denied  denials
 	readErr error         // of the sensor's ring
+	blind   atomic.Bool   // the ring is read no more: what happens from now on is lost
 	took    time.Duration // CPU time of the reader
 	lost    uint64        // numbers of the kernel's that are missing, as far as they are in the record
 	code    *codeRecord   // nil: nothing is hashed
