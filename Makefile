@@ -28,7 +28,7 @@ export GOTOOLCHAIN ?= local
 # would see each other's runs: no cache, one package at a time.
 TESTFLAGS  ?=
 GOTEST      = $(GO) test -count=1 -p 1 $(TESTFLAGS)
-FUZZSECONDS ?= 3
+FUZZCOUNT  ?= 20000
 
 .PHONY: help
 help: ## list the targets
@@ -141,8 +141,8 @@ race: ## all tests under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short -count=1 -p 1 $(TESTFLAGS) $(PKGS); status=$$?; $(SWEEP); exit $$status
 
 .PHONY: fuzz-smoke
-fuzz-smoke: ## each fuzz target for FUZZSECONDS
-	.ci/fuzz.sh $(FUZZSECONDS)
+fuzz-smoke: ## each fuzz target with FUZZCOUNT inputs
+	.ci/fuzz.sh $(FUZZCOUNT)
 
 .PHONY: test-vm
 test-vm: ## a smoke test on other kernels, under qemu
