@@ -17,7 +17,9 @@ import (
 // lines runs an act in the run's leaf and returns the numbers it reports by name.
 func (r *recorder) lines(t *testing.T, name string, args ...string) map[string]int {
 	t.Helper()
-	out, err := act(r.leaf, name, args...).Output()
+	cmd := act(r.leaf, name, args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("act %s: %v", name, err)
 	}

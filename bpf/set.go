@@ -187,13 +187,13 @@ func (p *Programs) install(parent uint64) error {
 		return err
 	}
 	if err := build(building, p.cfg, parent); err != nil {
-		return errors.Join(err, os.RemoveAll(building))
+		return errors.Join(err, removePins(building))
 	}
 	if err := p.replaceOlder(parent); err != nil {
-		return errors.Join(err, os.RemoveAll(building))
+		return errors.Join(err, removePins(building))
 	}
 	if err := os.Rename(building, p.pin("")); err != nil {
-		return errors.Join(err, os.RemoveAll(building))
+		return errors.Join(err, removePins(building))
 	}
 	return p.openSet(parent)
 }
@@ -273,7 +273,21 @@ func parentOf(dir string) (uint64, error) {
 }
 
 func removeSet(pinDir, name string) error {
-	return errors.Join(os.RemoveAll(filepath.Join(pinDir, name)), os.RemoveAll(lockPath(pinDir, name)))
+	return errors.Join(removePins(filepath.Join(pinDir, name)), os.RemoveAll(lockPath(pinDir, name)))
+}
+
+// removePins detaches the cgroup programs pinned in dir and removes it. Unpinning alone leaves a program attached until the
+// kernel's workqueue comes to it (bpf_link_put in kernel/bpf/syscall.c), and the programs of a set that is gone refuse the
+// sockets of a run that only the next set knows.
+func removePins(dir string) error {
+	links, _ := filepath.Glob(filepath.Join(dir, "l_*"))
+	for _, pin := range links {
+		if fd, err := objGet(pin, 0); err == nil {
+			_ = linkDetach(fd) // what is no link has nothing to detach
+			unix.Close(fd)
+		}
+	}
+	return os.RemoveAll(dir)
 }
 
 // Build names the objects that are built in: equal names, equal programs. Runs

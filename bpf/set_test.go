@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,12 +57,27 @@ func TestDamagedSetIsReplaced(t *testing.T) {
 			if !attached(t, h.cfg) {
 				t.Error("not attached again")
 			}
+			onlyOnce(t, p)
 			rec := h.start(p, RunConfig{})
 			if got := rec.lines(t, "egress"); got["tcp4"] != int(unix.EPERM) {
 				t.Errorf("tcp4: %d", got["tcp4"])
 			}
 			rec.finish(t)
 		})
+	}
+}
+
+// onlyOnce checks that no program of a set that gave way is still attached: it would refuse what it does not know.
+func onlyOnce(t *testing.T, p *Programs) {
+	t.Helper()
+	for i, name := range cgroupNames[:optionalFrom] {
+		r, err := link.QueryPrograms(link.QueryOptions{Target: int(p.parent.Fd()), Attach: attachTypes[i]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Programs) != 1 {
+			t.Errorf("%s: %d programs are attached", name, len(r.Programs))
+		}
 	}
 }
 

@@ -83,6 +83,13 @@ func linkInfoOf(fd int) (linkInfo, error) {
 	return info, err
 }
 
+// linkDetach takes the link's program off its hook at once; the link stays, without effect.
+func linkDetach(fd int) error {
+	attr := struct{ fd uint32 }{uint32(fd)}
+	_, err := bpfCall(unix.BPF_LINK_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return err
+}
+
 func bpfCall(cmd int, attr unsafe.Pointer, size uintptr) (int, error) {
 	r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(cmd), uintptr(attr), size)
 	if errno != 0 {
