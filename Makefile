@@ -7,6 +7,8 @@ SHELL := /bin/bash
 BIN     ?= bin
 PREFIX  ?= /usr/local
 DESTDIR ?=
+SYSCONFDIR ?= /etc
+UNITS  := $(notdir $(wildcard packaging/systemd/*))
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 GO     ?= go
@@ -51,6 +53,9 @@ share: ## manual pages and shell completions, in bin/share
 	$(BIN)/share/.docs completion zsh >$(BIN)/share/zsh/site-functions/_agentguard
 	$(BIN)/share/.docs completion fish >$(BIN)/share/fish/vendor_completions.d/agentguard.fish
 	rm $(BIN)/share/.docs
+	mkdir -p $(BIN)/share/doc/agentguard
+	cp -r README.md CHANGELOG.md SECURITY.md ARCHITECTURE.md LICENSE LICENSES NOTICE docs $(BIN)/share/doc/agentguard/
+	.ci/licenses.sh $(BIN)/share/doc/agentguard/third_party
 
 .PHONY: generate
 generate: ## make BPF objects, init programs and tables again (clang-19)
@@ -172,22 +177,40 @@ bench-record: build ## what it costs a command to be observed, beside strace, in
 
 # ---- install
 
+# Examples go to SYSCONFDIR under names that nothing reads; what the administrator made of
+# them is left alone by both.
 .PHONY: install
 install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs no Go)
 	@[ -x $(BIN)/agentguard ] || $(MAKE) --no-print-directory build
 	@[ -d $(BIN)/share ] || $(MAKE) --no-print-directory share
 	install -D -m 755 $(BIN)/agentguard $(DESTDIR)$(PREFIX)/bin/agentguard
 	cd $(BIN)/share && find . -type f -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
+	install -D -m 644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for u in $(UNITS); do sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/systemd/$$u >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$u && chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$u || exit 1; done
+	install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/agentguard packaging/etc/*.example
 
 .PHONY: uninstall
 uninstall: ## remove what install put there, and what runs keep on the host between them
 	[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/agentguard ] || $(PREFIX)/bin/agentguard runs sweep
 	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard $(DESTDIR)$(PREFIX)/share/man/man1/agentguard{,-*}.1
 	rm -f $(DESTDIR)$(PREFIX)/share/{bash-completion/completions/agentguard,zsh/site-functions/_agentguard,fish/vendor_completions.d/agentguard.fish}
+	rm -f $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(UNITS))
+	rm -f $(addprefix $(DESTDIR)$(SYSCONFDIR)/agentguard/,$(notdir $(wildcard packaging/etc/*.example)))
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/agentguard
+	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/agentguard
+
+.PHONY: check-install
+check-install: ## install, compare with the manifest, uninstall; in a directory of its own
+	.ci/install.sh
 
 .PHONY: dist
-dist: ## tarballs for amd64 and arm64, and their checksums, in dist/
+dist: ## tarballs, .debs and lists of contents for amd64 and arm64, and checksums, in dist/
 	.ci/dist.sh $(VERSION)
+
+.PHONY: check-dist
+check-dist: ## make dist twice: the same bytes, and packages that install
+	.ci/distcheck.sh $(VERSION)
 
 .PHONY: clean
 clean: ## remove what was built

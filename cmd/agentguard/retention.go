@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,42 @@ func withState(state string, do func(supervisor.Caller, *runs.State) error) erro
 	}
 	defer s.Close()
 	return do(who, s)
+}
+
+// allUsersFlag adds --all-users to a command of the administrator's.
+func allUsersFlag(c *cobra.Command) *bool {
+	return c.Flags().Bool("all-users", false, "root's own runs, and those of every user who ran agentguard under sudo")
+}
+
+// withStates opens one state directory after another: the one that is meant, or
+// with all root's and those of all users, which lie below it.
+func withStates(state string, all bool, do func(supervisor.Caller, *runs.State) error) error {
+	if !all {
+		return withState(state, do)
+	}
+	who, err := caller()
+	if err == nil && (who.UID != 0 || who.Sudo) {
+		err = &supervisor.Refusal{What: "--all-users is root's", Remedy: "call as root itself, not by sudo"}
+	}
+	if err == nil && state != "" {
+		err = errors.New("--all-users takes the directories of all users: leave --state out")
+	}
+	if err != nil {
+		return err
+	}
+	top, err := who.StateDir("")
+	if err != nil {
+		return err
+	}
+	users, err := os.ReadDir(filepath.Join(top, "users"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	errs := []error{withState(top, do)}
+	for _, u := range users {
+		errs = append(errs, withState(filepath.Join(top, "users", u.Name()), do))
+	}
+	return errors.Join(errs...)
 }
 
 // eachGiven finds the runs that arguments name and hands each to do.
@@ -63,9 +101,9 @@ func newRunsPrune() *cobra.Command {
 	c := &cobra.Command{
 		Use: "prune", Short: "Delete ended runs by age or number", Args: cobra.NoArgs,
 		Long:    "prune deletes ended runs that are older than a time, or that are not among the newest ones, and\nprints their ids. With both limits a run goes when either says so. Live runs stay.",
-		Example: "  agentguard runs prune --older-than 720h\n  agentguard runs prune --keep 1000 --dry-run",
+		Example: "  agentguard runs prune --older-than 720h\n  agentguard runs prune --keep 1000 --dry-run\n  agentguard runs prune --older-than 2160h --all-users",
 	}
-	state := stateFlag(c)
+	state, all := stateFlag(c), allUsersFlag(c)
 	age := c.Flags().Duration("older-than", 0, "delete runs that began longer than `DUR` ago")
 	keep := c.Flags().Int("keep", -1, "keep the newest `N` runs only")
 	dry := c.Flags().Bool("dry-run", false, "print what would be deleted, and delete nothing")
@@ -73,7 +111,7 @@ func newRunsPrune() *cobra.Command {
 		if *age <= 0 && *keep < 0 {
 			return &supervisor.Refusal{What: "nothing says which runs to delete", Remedy: "give --older-than or --keep"}
 		}
-		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+		return withStates(*state, *all, func(who supervisor.Caller, s *runs.State) error {
 			ids, err := s.IDs()
 			if err != nil {
 				return err
@@ -110,15 +148,18 @@ func prune(ids []string, age time.Duration, keep int, forget func(id string) err
 
 func newRunsRecover() *cobra.Command {
 	c := &cobra.Command{
-		Use: "recover [ID...]", Short: "Finish the records of runs whose supervisor was killed", Example: "  agentguard runs recover",
+		Use: "recover [ID...]", Short: "Finish the records of runs whose supervisor was killed", Example: "  agentguard runs recover\n  agentguard runs recover --all-users",
 		Long: "recover ends the record of each run that nobody supervises any more and that has no seal (all of\n" +
 			"them, when none is named): a summary says that agentguard was killed, and the host seals what is there as\n" +
 			"recovered, which is never complete. A record that does not match its own checkpoints is left as it is.\n" +
 			"The next run does the same for small records that it finds.",
 	}
-	state := stateFlag(c)
+	state, all := stateFlag(c), allUsersFlag(c)
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+		if *all && len(args) > 0 {
+			return errors.New("--all-users recovers all there are: name none")
+		}
+		return withStates(*state, *all, func(who supervisor.Caller, s *runs.State) error {
 			one := func(id string) error {
 				if err := supervisor.Recover(who, s, id); err != nil {
 					return fmt.Errorf("run %s: %w", id, err)
