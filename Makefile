@@ -16,7 +16,7 @@ TOOL   := $(GO) tool -modfile=$(CURDIR)/.ci/tools.mod
 LDFLAGS = -s -w -X main.version=$(VERSION)
 CASES  ?= ../shared/cases
 # A directory whose name begins with a dot is not in "./...".
-PKGS   := ./... ./.ci/vm/vminit
+PKGS   := ./... ./.ci/vm/vminit ./.ci/apidoc
 
 # The compiler of everything that is committed as machine code.
 export CLANG ?= clang-19
@@ -72,7 +72,7 @@ demo: ## build, install to bin/, and run testdata/project's test suite in the sa
 # ---- check
 
 .PHONY: check
-check: check-vet check-fmt check-staticcheck check-deadcode check-vuln check-generated check-licenses check-scripts check-tree check-portable ## every check that runs nothing of ours
+check: check-vet check-fmt check-staticcheck check-apidoc check-deadcode check-vuln check-generated check-licenses check-scripts check-tree check-portable ## every check that runs nothing of ours
 
 .PHONY: check-vet
 check-vet:
@@ -91,7 +91,12 @@ fmt: ## format the Go files
 
 .PHONY: check-staticcheck
 check-staticcheck:
-	$(TOOL) staticcheck $(PKGS)
+	$(TOOL) staticcheck -checks inherit,ST1000,ST1020,ST1021,ST1022 $(PKGS)
+
+# What is not internal is read by go doc.
+.PHONY: check-apidoc
+check-apidoc:
+	$(GO) run ./.ci/apidoc policy trace trace/query trace/seal trace/export landlock bpf supervisor supervisor/init
 
 # From the commands only: what nothing but a test reaches is dead too.
 .PHONY: check-deadcode

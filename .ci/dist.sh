@@ -47,4 +47,5 @@ for arch in amd64 arm64; do
 		echo 'dist.sh: no dpkg-deb here: no .deb is made' >&2
 	fi
 done
-(cd dist && sha256sum -- *.tar.gz *.json $(ls -- *.deb 2>/dev/null || :) >SHA256SUMS && cat SHA256SUMS)
+shopt -s nullglob
+(cd dist && sha256sum -- *.tar.gz *.json *.deb >SHA256SUMS && cat SHA256SUMS)

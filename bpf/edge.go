@@ -10,7 +10,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// EdgeSockets are the relay's sockets in the namespace; nil where there is none.
+// EdgeSockets are the relay's sockets in the namespace, by protocol and family
+// (TCP4, TCP6 listening, UDP4, UDP6 bound); nil where there is none.
 type EdgeSockets struct{ TCP4, TCP6, UDP4, UDP6 *os.File }
 
 // Edge is the look-up program of one network namespace: it decides which socket

@@ -66,6 +66,7 @@ func (c Class) String() string {
 // of the sandbox, and everything before the first execve of another task.
 type Phase uint8
 
+// The two phases of a run.
 const (
 	Envelope Phase = iota
 	Command
@@ -86,11 +87,11 @@ const (
 type Hook uint8
 
 const (
-	HookConnect Hook = iota + 1
-	HookSendmsg      // a datagram with an address
-	HookBind
-	HookSocket // creation of an INET or INET6 socket
-	HookEgress // a packet to another destination than loopback: no process is named
+	HookConnect Hook = iota + 1 // connect(2)
+	HookSendmsg                 // a datagram with an address
+	HookBind                    // bind(2)
+	HookSocket                  // creation of an INET or INET6 socket
+	HookEgress                  // a packet to another destination than loopback: no process is named
 )
 
 // Event is one record. The slices point into the reader's buffer.
@@ -102,7 +103,7 @@ type Event struct {
 	Class Class
 	Phase Phase
 	Flags Flags
-	CPU   int
+	CPU   int    // that recorded it
 	Run   uint64 // leaf cgroup id
 	Seq   uint64 // per run and CPU from 0, without gaps: a missing number is a lost event
 	Late  bool   // it came so late that it was delivered as Lost before
@@ -191,7 +192,7 @@ const (
 	FModeCreated = 0x100000
 )
 
-// ForkInfo is the child.
+// ForkInfo is the child: TGID and TID as the host numbers them.
 type ForkInfo struct {
 	TGID, TID uint32
 	NSPID     uint32 // in its own pid namespace
@@ -200,8 +201,8 @@ type ForkInfo struct {
 
 // ExitInfo is how a process ended.
 type ExitInfo struct {
-	Status  unix.WaitStatus
-	Utime   uint64 // ns, by timer tick; threads that end at the same instant may be missing
+	Status  unix.WaitStatus // as wait4(2) tells it
+	Utime   uint64          // ns, by timer tick; threads that end at the same instant may be missing
 	Stime   uint64
 	Runtime uint64 // ns on a CPU, by the scheduler
 	MaxRSS  uint64 // bytes

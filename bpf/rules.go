@@ -17,7 +17,7 @@ type Rule struct {
 	Ports  []PortRange // at most MaxRanges
 }
 
-// PortRange has both ends in it.
+// PortRange is Low to High, both of them in it.
 type PortRange struct{ Low, High uint16 }
 
 // MaxRanges bounds the port ranges of one rule: RULE_RANGES of c/rules.h.

@@ -27,24 +27,25 @@ type Stats struct {
 	Missed      uint64 // at most so many events and counted calls were lost since the kernel skipped a program, here or in any process of the host: above 0, the record is incomplete
 }
 
-// CallCount counts one system call. The number 511 stands for it and all above,
-// and for 32-bit calls.
+// CallCount counts one system call by its number NR: Calls that ended, Errors of
+// them. The number 511 stands for it and all above, and for 32-bit calls.
 type CallCount struct {
 	NR            int
 	Calls, Errors uint64
 	Bytes         uint64 // read, written, sent or received: sum of the results of such calls
 }
 
-// TypeCount counts events of one type.
+// TypeCount is N, the number of events of one type.
 type TypeCount struct {
 	Type Type
 	N    uint64
 }
 
-// Traffic counts packets.
+// Traffic counts Packets and their Bytes, with the IP header.
 type Traffic struct{ Packets, Bytes uint64 }
 
-// Delivery counts events: Sent + Dropped is every event there was.
+// Delivery counts events: Sent + Dropped is every event there was. DroppedBytes is
+// what those would have filled of the ring.
 type Delivery struct{ Sent, Dropped, DroppedBytes uint64 }
 
 // Stats reads the run's counters, until Close. They are exact when the cgroup is empty.

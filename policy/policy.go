@@ -30,7 +30,7 @@ func (s Source) String() string {
 // IsDefault reports whether no file and no flag set the clause.
 func (s Source) IsDefault() bool { return s.File == "" && s.Flag == "" }
 
-// Text is a scalar clause: a word or a path.
+// Text is a scalar clause: Value is a word, a name or an absolute path.
 type Text struct {
 	Value  string
 	Source Source
@@ -59,7 +59,7 @@ type Workspace struct {
 	ModeSource Source
 }
 
-// Env is one variable set to a literal value.
+// Env is one variable: Name is set to the literal Value.
 type Env struct {
 	Name, Value string
 	Source      Source
@@ -76,7 +76,7 @@ type Endpoint struct {
 	Source  Source
 }
 
-// Resolve pins a name to an address for the run.
+// Resolve pins Name to Addr, an IP address in text form, for the run.
 type Resolve struct {
 	Name, Addr string
 	Source     Source

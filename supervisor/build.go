@@ -13,10 +13,10 @@ import (
 
 // BuildInfo says which build this is.
 type BuildInfo struct {
-	Version string   `json:"version"`
-	Go      string   `json:"go"`
-	OS      string   `json:"os"`
-	Arch    string   `json:"arch"`
+	Version string   `json:"version"`         // git describe of the source, or "devel"
+	Go      string   `json:"go"`              // runtime.Version
+	OS      string   `json:"os"`              // GOOS
+	Arch    string   `json:"arch"`            // GOARCH
 	Schema  int      `json:"schema"`          // version of the record's schema
 	BPF     string   `json:"bpf"`             // names the kernel programs that are built in
 	Seams   []string `json:"seams,omitempty"` // layers that are off: only in test builds

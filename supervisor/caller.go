@@ -17,7 +17,7 @@ import (
 // Caller is whoever asked for the run. A run gets no more than its caller may
 // do: granted paths are opened with these ids.
 type Caller struct {
-	UID, GID int
+	UID, GID int   // as the host numbers them
 	Groups   []int // supplementary groups
 	Sudo     bool  // root acts for an invoking user
 }

@@ -18,15 +18,15 @@ import (
 // Egress is the part of a plan that says what a run may reach besides its own
 // loopback. It is nil where that is nothing, and then none of it exists.
 type Egress struct {
-	Table          *netguard.Table       `json:"table"`
-	Resolve        map[string]netip.Addr `json:"resolve,omitempty"`
-	PrivateNames   []string              `json:"private_names,omitempty"`
-	PrivateNets    []netip.Prefix        `json:"private_nets,omitempty"`
-	Publish        []uint16              `json:"publish,omitempty"`
-	MaxConnections int64                 `json:"max_connections"`  // at once
-	MaxBytes       int64                 `json:"max_egress_bytes"` // -1: none
-	User           int                   `json:"user"`             // of the process that dials
-	ClauseSource   string                `json:"clause_source"`    // of the allowlist, for denials
+	Table          *netguard.Table       `json:"table"`                   // what is allowed, by name and by address
+	Resolve        map[string]netip.Addr `json:"resolve,omitempty"`       // names that are pinned
+	PrivateNames   []string              `json:"private_names,omitempty"` // that may lead to private addresses
+	PrivateNets    []netip.Prefix        `json:"private_nets,omitempty"`  // that any allowed name may lead to
+	Publish        []uint16              `json:"publish,omitempty"`       // ports of the host's loopback
+	MaxConnections int64                 `json:"max_connections"`         // at once
+	MaxBytes       int64                 `json:"max_egress_bytes"`        // -1: none
+	User           int                   `json:"user"`                    // of the process that dials
+	ClauseSource   string                `json:"clause_source"`           // of the allowlist, for denials
 }
 
 // wantsEgress reports whether a policy lets anything in or out.

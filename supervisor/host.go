@@ -19,14 +19,14 @@ import (
 
 // HostInfo is what the plan and the record say about the host.
 type HostInfo struct {
-	Kernel             string   `json:"kernel"`
-	Machine            string   `json:"machine"`
-	Landlock           int      `json:"landlock_abi"`
-	LandlockError      string   `json:"landlock_error,omitempty"`
-	LandlockMissing    []string `json:"landlock_missing,omitempty"`
-	BPF                bool     `json:"bpf"`
-	BPFError           string   `json:"bpf_error,omitempty"`
-	UnixHooks          bool     `json:"unix_hooks"` // connects to unix sockets are recorded
+	Kernel             string   `json:"kernel"`                     // release, uname -r
+	Machine            string   `json:"machine"`                    // uname -m
+	Landlock           int      `json:"landlock_abi"`               // 0: none, and LandlockError says why
+	LandlockError      string   `json:"landlock_error,omitempty"`   // "" where there is one
+	LandlockMissing    []string `json:"landlock_missing,omitempty"` // what newer ABIs guard and this one does not
+	BPF                bool     `json:"bpf"`                        // the programs are loaded and attached
+	BPFError           string   `json:"bpf_error,omitempty"`        // why they are not
+	UnixHooks          bool     `json:"unix_hooks"`                 // connects to unix sockets are recorded
 	CgroupMode         string   `json:"cgroup_mode"`
 	MissingControllers []string `json:"missing_controllers,omitempty"`
 	IPv6               bool     `json:"ipv6"`

@@ -8,7 +8,7 @@ import (
 	"github.com/agentguard/agentguard/policy"
 )
 
-// Identity is who the command runs as.
+// Identity is who the command runs as: UID and GID as the host numbers them.
 type Identity struct {
 	UID int    `json:"uid"`
 	GID int    `json:"gid"`

@@ -22,7 +22,7 @@ type Plan struct {
 	Version string   `json:"version"`
 	Host    HostInfo `json:"host"`
 
-	Argv       []string `json:"argv"`
+	Argv       []string `json:"argv"`       // the command
 	Candidates []string `json:"candidates"` // paths that execve tries, in order
 	Dir        string   `json:"dir"`        // working directory inside
 	Env        []string `json:"-"`          // NAME=value; the record holds names only
@@ -30,8 +30,8 @@ type Plan struct {
 	Identity   Identity `json:"identity"`
 
 	View         []Entry  `json:"view"`
-	ProcReadOnly []string `json:"proc_read_only"`
-	ProcMasked   []string `json:"proc_masked"`
+	ProcReadOnly []string `json:"proc_read_only"` // parts of /proc that cannot be written
+	ProcMasked   []string `json:"proc_masked"`    // and that are empty
 
 	LandlockABI  int      `json:"landlock_abi"` // 0: the host has no Landlock
 	SeccompExtra []string `json:"seccomp_allow,omitempty"`
@@ -62,8 +62,8 @@ type Plan struct {
 
 // Limits bound the whole run; -1 means none.
 type Limits struct {
-	Memory   int64 `json:"memory_bytes"`
-	Tasks    int64 `json:"tasks"` // threads too, besides agentguard's own
+	Memory   int64 `json:"memory_bytes"` // of the whole tree
+	Tasks    int64 `json:"tasks"`        // threads too, besides agentguard's own
 	CPU      int64 `json:"cpu_ns"`
 	Wall     int64 `json:"wall_ns"`
 	Output   int64 `json:"output_bytes"`     // of the scratch file system
@@ -75,7 +75,8 @@ type Limits struct {
 	Trace    int64 `json:"trace_bytes"`
 }
 
-// Rlimit is one resource limit, soft and hard alike (setrlimit(2)).
+// Rlimit is one resource limit, soft and hard alike (setrlimit(2)): Name is such as
+// "RLIMIT_NOFILE", Value in the unit of that limit.
 type Rlimit struct {
 	Name     string `json:"name"`
 	Value    uint64 `json:"value"`
@@ -85,17 +86,17 @@ type Rlimit struct {
 // Gap is a clause or guarantee that has no layer on this host, or that this
 // version cannot enforce.
 type Gap struct {
-	Clause  string `json:"clause"`
-	Missing string `json:"missing"`
-	Remedy  string `json:"remedy"`
-	Source  string `json:"source"`
+	Clause  string `json:"clause"`  // dotted key of the policy, or "record"
+	Missing string `json:"missing"` // the mechanism, in a phrase
+	Remedy  string `json:"remedy"`  // what would change it
+	Source  string `json:"source"`  // FILE:LINE:COL, "flag --ro" or "default"
 }
 
 // Probe is one call of the canary and the errno that it was refused with.
 type Probe struct {
-	Layer string `json:"layer"`
-	Call  string `json:"call"`
-	Errno string `json:"errno"`
+	Layer string `json:"layer"` // that must refuse it
+	Call  string `json:"call"`  // as a person would write it
+	Errno string `json:"errno"` // name; which one shows the layer that refused
 
 	errno unix.Errno
 }

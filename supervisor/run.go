@@ -21,9 +21,9 @@ import (
 
 // Config is one command to run.
 type Config struct {
-	Policy  *policy.Policy
-	Argv    []string // program and arguments; at least one
-	Environ []string // the caller's environment, from which the policy picks
+	Policy  *policy.Policy // merged and bounded: nothing is added to it here
+	Argv    []string       // program and arguments; at least one
+	Environ []string       // the caller's environment, from which the policy picks
 
 	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
 

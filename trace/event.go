@@ -184,7 +184,7 @@ type Loss struct {
 	Last      uint64 // to this one; 0: not known
 }
 
-// Count is one named counter of a summary, for example {"syscall.read", 12}.
+// Count is one counter of a summary: Name, for example "syscall.read", and N, how often.
 type Count struct {
 	Name string
 	N    uint64
@@ -217,7 +217,7 @@ type Event struct {
 	Errno     int32  // positive error number
 	Count     uint64 // how many equal acts this record stands for; 0 means 1
 
-	Path       []byte
+	Path       []byte // absolute as the command sees it when PathSource is kernel, else as it was written
 	PathSource PathSource
 	PathLen    uint32 // full length in bytes when Path is cut, else 0
 	PathGiven  []byte // as the command wrote it, when Path is not that
@@ -238,9 +238,9 @@ type Event struct {
 	Name       []byte // name asked for (dns), attribute (setxattr)
 	NameLen    uint32 // as PathLen
 
-	Argv    [][]byte
-	Argc    uint32 // number of arguments given; 0 means len(Argv)
-	ArgvLen uint64 // bytes of all arguments without the NULs when Argv is cut, else 0
+	Argv    [][]byte // the program's name first
+	Argc    uint32   // number of arguments given; 0 means len(Argv)
+	ArgvLen uint64   // bytes of all arguments without the NULs when Argv is cut, else 0
 
 	Env    [][]byte // exec: names of the environment, never values
 	EnvLen uint64   // bytes of the whole environment when Env is cut, else 0

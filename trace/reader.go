@@ -22,7 +22,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 // errTooLong marks a line longer than MaxLine; it is skipped.
 var errTooLong = errors.New("longer than a record can be")
 
-// Gap is a run of sequence numbers that are missing from a record.
+// Gap is a run of sequence numbers, First to Last, that are missing from a record.
 type Gap struct{ First, Last uint64 }
 
 // Judgement is what can be said about a record as a whole.

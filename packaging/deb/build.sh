@@ -12,7 +12,7 @@ trap 'rm -rf "$root"' EXIT
 # A version of Debian's begins with a digit; what is before the first tag sorts below all releases.
 deb=${version#v}
 deb=$(tr -c 'A-Za-z0-9.+~\n' + <<<"$deb")
-[[ $deb =~ ^[0-9]+\. ]] || deb=0~$deb
+[[ $deb =~ ^[0-9]+\. ]] || deb=0~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M).$deb
 
 make -s install BIN="$bin" DESTDIR="$root" PREFIX=/usr
 doc=$root/usr/share/doc/agentguard

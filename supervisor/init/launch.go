@@ -43,8 +43,8 @@ type Process struct {
 
 // Exit is how the command ended, as PID 1 collected it with wait4(2).
 type Exit struct {
-	Status       syscall.WaitStatus
-	User, System time.Duration // of the command and the children that it waited for
+	Status       syscall.WaitStatus // of the command itself
+	User, System time.Duration      // of the command and the children that it waited for
 }
 
 // StepError says which system call of a plan did not do what it must.

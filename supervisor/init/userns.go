@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// IDMap is one line of uid_map(5).
+// IDMap is one line of uid_map: Size ids from Inside on are those from Outside on of
+// the namespace above (user_namespaces(7)).
 type IDMap struct{ Inside, Outside, Size int }
 
 // NewUserNS makes a user namespace with the same map for users and groups and

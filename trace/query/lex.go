@@ -11,8 +11,8 @@ import (
 
 // Error says what is wrong with an expression, and where.
 type Error struct {
-	Expr   string
-	Column int // from 1, in characters
+	Expr   string // all of the expression
+	Column int    // from 1, in characters
 	Msg    string
 	Hint   string // what would be right, "" if not known
 }

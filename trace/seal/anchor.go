@@ -18,9 +18,9 @@ const (
 
 // AnchorLine is what is taken to other places: a signed note, as one JSON line.
 type AnchorLine struct {
-	Kind string `json:"kind"`
-	Run  string `json:"run"`
-	Note string `json:"note"`
+	Kind string `json:"kind"` // AnchorCheckpoint, AnchorSeal or AnchorLog
+	Run  string `json:"run"`  // id of the run; for a head of the log, of the run that ended then
+	Note string `json:"note"` // signed, as golang.org/x/mod/sumdb/note has it
 }
 
 // Line encodes l with its newline.

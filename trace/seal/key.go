@@ -149,7 +149,7 @@ func openNote(text []byte, keys Keys) (*note.Note, error) {
 }
 
 // ForeignKeyError says that something was signed by a key that the reader does
-// not trust.
+// not trust. ID is its name and hash, as notes have them.
 type ForeignKeyError struct{ ID string }
 
 func (e *ForeignKeyError) Error() string {

@@ -34,8 +34,8 @@ const (
 
 // LogEntry is a leaf of the host's log: one JSON line.
 type LogEntry struct {
-	Kind   string `json:"kind"`
-	Run    string `json:"run,omitempty"`
+	Kind   string `json:"kind"`           // LogStart and the like
+	Run    string `json:"run,omitempty"`  // id
 	User   int    `json:"user,omitempty"` // uid whose runs are kept apart under sudo; 0: root's own
 	Time   string `json:"time"`
 	SHA256 string `json:"sha256,omitempty"`
@@ -79,9 +79,9 @@ func ParseLogEntry(line []byte) (LogEntry, error) {
 
 // LogHead is the signed head of the host's log.
 type LogHead struct {
-	Size  int64
-	Root  tlog.Hash
-	Bytes int64 // of the entries
+	Size  int64     // entries
+	Root  tlog.Hash // of the tree over them
+	Bytes int64     // of the entries
 	Time  time.Time
 }
 

@@ -19,7 +19,7 @@ func RunKeyName(run string) string { return "agentguard/run/" + run }
 
 // Certificate is the host's word for the key of a run.
 type Certificate struct {
-	Run    string
+	Run    string // id
 	Key    string // public, as note.NewVerifier reads it
 	BootID string
 	Time   time.Time
@@ -77,7 +77,8 @@ func fields(text, title string, names ...string) ([]string, error) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// Checkpoint is a signed word about the record up to a point.
+// Checkpoint is a signed word about the record of a Run, by its id, as it was at
+// a Time, by the host's clock.
 type Checkpoint struct {
 	Run string
 	Head

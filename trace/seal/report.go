@@ -9,7 +9,7 @@ import (
 
 // Fault is one way in which a run differs from what was signed.
 type Fault struct {
-	File   string `json:"file,omitempty"`
+	File   string `json:"file,omitempty"`   // below the run's directory; "": the run as a whole
 	Line   int64  `json:"line,omitempty"`   // of the file as it is, from 1; 0 unknown
 	Seq    int64  `json:"seq,omitempty"`    // of the record as it was sealed; 0 unknown
 	Offset int64  `json:"offset,omitempty"` // bytes before that line
@@ -32,8 +32,8 @@ func (f Fault) String() string {
 
 // Report is what Verify found.
 type Report struct {
-	Run     string          `json:"run,omitempty"`
-	Verdict trace.Judgement `json:"verdict"` // complete, incomplete, unsealed or altered
+	Run     string          `json:"run,omitempty"` // id, where something signed says it
+	Verdict trace.Judgement `json:"verdict"`       // complete, incomplete, unsealed or altered
 	State   string          `json:"state,omitempty"`
 	SignBy  string          `json:"key,omitempty"` // the host's key that vouches for it
 	Faults  []Fault         `json:"faults,omitempty"`
@@ -44,7 +44,7 @@ type Report struct {
 	Bytes    int64     `json:"bytes"`    // that these fill
 	Until    time.Time `json:"until,omitzero"`
 
-	Checkpoints int64 `json:"checkpoints"`
+	Checkpoints int64 `json:"checkpoints"`        // notes in the file of that name, without the certificate
 	Anchored    int   `json:"anchored,omitempty"` // anchored notes that match
 
 	Statement *Statement `json:"statement,omitempty"`

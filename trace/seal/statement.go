@@ -22,7 +22,8 @@ const (
 	PayloadType   = "application/vnd.in-toto+json"
 )
 
-// Statement is what seal.json says.
+// Statement is what seal.json says: an in-toto Statement of Type StatementType, with
+// a predicate of PredicateType.
 type Statement struct {
 	Type          string    `json:"_type"`
 	Subject       []Subject `json:"subject"`
@@ -32,13 +33,13 @@ type Statement struct {
 
 // Subject is a file of the run and its digest.
 type Subject struct {
-	Name   string `json:"name"`
+	Name   string `json:"name"` // path below the run's directory, with slashes
 	Digest Digest `json:"digest"`
 }
 
 // Digest of a file's bytes, in lower-case hexadecimal.
 type Digest struct {
-	SHA256 string `json:"sha256"`
+	SHA256 string `json:"sha256"` // 64 digits
 }
 
 // Who made a seal.
@@ -50,7 +51,7 @@ const (
 // Predicate is what is claimed about the run. Fields that are absent are zero,
 // empty or unknown.
 type Predicate struct {
-	Run         string `json:"run"`
+	Run         string `json:"run"`   // id
 	State       string `json:"state"` // Sealed or Recovered
 	Tool        string `json:"tool"`
 	BootID      string `json:"boot_id"`
@@ -72,17 +73,17 @@ type Predicate struct {
 	Findings []string          `json:"findings,omitempty"`
 	Counts   map[string]uint64 `json:"counts,omitempty"` // of the summary
 
-	PlanSHA256 string `json:"plan_sha256"`
-	Status     int    `json:"status"`
-	Reason     string `json:"reason"`
-	Signal     string `json:"signal,omitempty"`
+	PlanSHA256 string `json:"plan_sha256"`      // of plan.json, lower-case hex
+	Status     int    `json:"status"`           // exit status of agentguard exec
+	Reason     string `json:"reason"`           // why the run ended, as in docs/record.md
+	Signal     string `json:"signal,omitempty"` // name of the signal that ended the command
 	Usage      Usage  `json:"usage"`
 }
 
 // Tree is the head of the tree over the whole record.
 type Tree struct {
-	Blocks  int64  `json:"blocks"`
-	Root    string `json:"root"` // base64
+	Blocks  int64  `json:"blocks"` // leaves
+	Root    string `json:"root"`   // base64
 	Records int64  `json:"records"`
 	Bytes   int64  `json:"bytes"`
 }
@@ -97,15 +98,16 @@ func (t Tree) head() (Head, error) {
 	return Head{Blocks: t.Blocks, Root: root, Records: t.Records, Bytes: t.Bytes}, err
 }
 
-// Place is where the host's log has the start of the run, and the log's head
-// then: a log that was set back since contradicts it.
+// Place is where the host's log has the start of the run (Index, from 0), and the
+// log's head then (Size in entries, Root in base64): a log that was set back since
+// contradicts it.
 type Place struct {
 	Index int64  `json:"index"`
 	Size  int64  `json:"size"`
 	Root  string `json:"root"`
 }
 
-// Loss sums up lost records of one class and cause.
+// Loss is the Count of the records that were lost of one Class for one Cause, as in docs/record.md (Losses).
 type Loss struct {
 	Class string `json:"class"`
 	Cause string `json:"cause,omitempty"`
@@ -114,9 +116,9 @@ type Loss struct {
 
 // Usage is what the run consumed.
 type Usage struct {
-	WallNS    int64 `json:"wall_ns"`
-	UserNS    int64 `json:"user_ns"`
-	SystemNS  int64 `json:"system_ns"`
+	WallNS    int64 `json:"wall_ns"`    // from start to end
+	UserNS    int64 `json:"user_ns"`    // CPU time of the whole tree, in user mode
+	SystemNS  int64 `json:"system_ns"`  // and in the kernel
 	MaxMemory int64 `json:"max_memory"` // bytes; 0 unknown
 	MaxTasks  int64 `json:"max_tasks"`  // 0 unknown
 }

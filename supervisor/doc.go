@@ -1,0 +1,20 @@
+// Package supervisor runs a command in an envelope of kernel mechanisms and
+// keeps the kernel's record of it. It is the only package that knows the order
+// of things; the mechanisms are in packages below it.
+//
+// Execute does all of it, and returns when the command has ended and its record
+// is sealed. Prepare stops short of the start, so that the plan can be looked
+// at: Intent (a policy), Plan, Run. A plan is a pure function of the policy, the
+// probed host and the command; nothing decides later.
+//
+// A Refusal is an error that a person can act on: what was refused, by which
+// clause of the policy, what would change it. Nothing has run then. A command
+// that ran and failed, or that a limit ended, is no error: the result says so.
+//
+// The process must be root's: namespaces, cgroups and BPF programs are made. Its
+// threads are locked and given up in places where credentials change; the
+// process must not be built with cgo, since the committing process changes the
+// ids of all threads at once.
+//
+// Linux only.
+package supervisor
