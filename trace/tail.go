@@ -13,7 +13,16 @@ import (
 // says how the record is judged so far, the last one how it is judged at the
 // end, if that is not the same.
 func Tail(w io.Writer, r io.Reader, n int, more func() bool) (Judgement, error) {
-	t := &tail{out: bufio.NewWriter(w), last: make([]string, 0, max(n, 0)), keep: max(n, 0)}
+	return (&tail{out: bufio.NewWriter(w), keep: max(n, 0)}).follow(r, more)
+}
+
+// TailJSON is Tail for machines: the records as they are stored, one a line, and
+// nothing else.
+func TailJSON(w io.Writer, r io.Reader, n int, more func() bool) (Judgement, error) {
+	return (&tail{out: bufio.NewWriter(w), keep: max(n, 0), raw: true}).follow(r, more)
+}
+
+func (t *tail) follow(r io.Reader, more func() bool) (Judgement, error) {
 	if more == nil {
 		more = func() bool { return false }
 	}
@@ -25,7 +34,7 @@ func Tail(w io.Writer, r io.Reader, n int, more func() bool) (Judgement, error) 
 	err := in.Each(t.add)
 	t.catchUp(in.Report())
 	if j := t.judge(in.Report()); j != t.said {
-		fmt.Fprintf(t.out, "record    %s\n", j)
+		t.say(j)
 	}
 	judgement, _ := in.Report().Judge()
 	return judgement, errors.Join(err, t.out.Flush())
@@ -66,6 +75,7 @@ type tail struct {
 	keep  int
 	last  []string // ring of the newest lines
 	next  int      // place of the oldest one when the ring is full
+	raw   bool     // lines as they are stored, and no judgement
 	live  bool
 	said  string // the judgement that was printed
 	err   error
@@ -75,7 +85,7 @@ func (t *tail) add(e *Event) error {
 	if t.begin == 0 {
 		t.begin = e.Mono
 	}
-	switch s := fmt.Sprintf("  %7d  %s\n", e.Seq, Moment(e, t.begin)); {
+	switch s := t.line(e); {
 	case t.live:
 		_, err := t.out.WriteString(s)
 		return err
@@ -86,6 +96,19 @@ func (t *tail) add(e *Event) error {
 		t.next = (t.next + 1) % t.keep
 	}
 	return nil
+}
+
+func (t *tail) line(e *Event) string {
+	if t.raw {
+		return string(t.in.Raw()) + "\n"
+	}
+	return fmt.Sprintf("  %7d  %s\n", e.Seq, Moment(e, t.begin))
+}
+
+func (t *tail) say(judgement string) {
+	if !t.raw {
+		fmt.Fprintf(t.out, "record    %s\n", judgement)
+	}
 }
 
 func (t *tail) judge(r *Report) string {
@@ -101,7 +124,7 @@ func (t *tail) judge(r *Report) string {
 func (t *tail) catchUp(r *Report) {
 	if !t.live {
 		t.live, t.said = true, t.judge(r)
-		fmt.Fprintf(t.out, "record    %s\n", t.said)
+		t.say(t.said)
 		for i := range t.last {
 			t.out.WriteString(t.last[(t.next+i)%len(t.last)])
 		}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -32,12 +34,13 @@ diff) are held back. A commit that is interrupted goes on, or is undone, at the 
 
 Exit status: 0 done, also when paths were held back; 1 nothing was committed, because the
 host's files are not what the run saw; 125 not, and stderr says why.`,
-		Example: "  agentguard commit\n  agentguard commit last src/main.go\n  agentguard commit 20261129-1636 --include-protected",
+		Example: "  agentguard commit\n  agentguard commit last src/main.go\n  agentguard commit 20261129-1636 --include-protected --json",
 	}
 	state := stateFlag(c)
 	force := c.Flags().Bool("force", false, "overwrite what was changed on the host meanwhile")
 	with := c.Flags().Bool("include-protected", false, "commit protected paths too")
 	quiet := c.Flags().BoolP("quiet", "q", false, "say nothing but errors")
+	asJSON := c.Flags().Bool("json", false, "one line for each path: as diff --json, and its outcome, committed, held or conflict")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		s, d, paths, err := stagedArgs(*state, args)
 		if err != nil {
@@ -45,7 +48,7 @@ host's files are not what the run saw; 125 not, and stderr says why.`,
 		}
 		defer d.Close()
 		defer s.Close()
-		return commit(s, d.ID(), commitChoice{paths: paths, protect: append(protectOf(), s.Protect...), with: *with, force: *force, quiet: *quiet})
+		return commit(s, d.ID(), commitChoice{paths: paths, protect: append(protectOf(), s.Protect...), with: *with, force: *force, quiet: *quiet, json: *asJSON})
 	}
 	return c
 }
@@ -53,6 +56,7 @@ host's files are not what the run saw; 125 not, and stderr says why.`,
 type commitChoice struct {
 	paths, protect     []string
 	with, force, quiet bool
+	json               bool
 }
 
 func commit(s *supervisor.Staged, id string, o commitChoice) error {
@@ -60,23 +64,53 @@ func commit(s *supervisor.Staged, id string, o commitChoice) error {
 	if err != nil {
 		return err
 	}
+	list := s.Changes(o.protect, s.Settled) // before: afterwards they are settled
 	if err := s.Commit(picks, o.force); err != nil {
-		return commitFailed(err, id)
+		return commitFailed(err, id, o.json)
 	}
-	if !o.quiet {
+	switch {
+	case o.json:
+		return errors.Join(changes.WriteOutcome(os.Stdout, picked(list, picks), "committed"), changes.WriteOutcome(os.Stdout, held, "held"))
+	case !o.quiet:
 		tellCommitted(s, picks, held)
 	}
 	return nil
 }
 
+// picked are the changes of the entries that were picked.
+func picked(list []changes.Change, picks []bool) []changes.Change {
+	return slices.DeleteFunc(list, func(c changes.Change) bool { return !picks[c.Entry.N-1] })
+}
+
 // commitFailed says why nothing was committed.
-func commitFailed(err error, id string) error {
+func commitFailed(err error, id string, asJSON bool) error {
 	var conflict *changes.ConflictError
 	if errors.As(err, &conflict) {
+		for i := 0; asJSON && i < len(conflict.Conflicts); i++ {
+			if err := jsonLine(newConflict(&conflict.Conflicts[i])); err != nil {
+				return err
+			}
+		}
 		tellConflicts(conflict, id)
 		return status(statusConflict)
 	}
 	return err
+}
+
+// conflictLine is what commit --json says of a path that the host changed.
+type conflictLine struct {
+	Outcome string `json:"outcome"` // conflict
+	Path    string `json:"path"`
+	PathB64 []byte `json:"path_b64,omitempty"` // the exact bytes, where they are not UTF-8
+	Why     string `json:"why"`
+}
+
+func newConflict(c *changes.Conflict) conflictLine {
+	l := conflictLine{Outcome: "conflict", Path: c.Path, Why: c.Why}
+	if !utf8.ValidString(c.Path) {
+		l.PathB64 = []byte(c.Path)
+	}
+	return l
 }
 
 // most bounds the lines of one kind that are told.
@@ -121,6 +155,7 @@ func newDiscard() *cobra.Command {
 		Example: "  agentguard discard\n  agentguard discard last build/",
 	}
 	state := stateFlag(c)
+	asJSON := c.Flags().Bool("json", false, "one line for each path: as diff --json, and its outcome, discarded")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		s, d, paths, err := stagedArgs(*state, args)
 		if err != nil {
@@ -135,7 +170,11 @@ func newDiscard() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.Discard(picks)
+		list := picked(s.Changes(s.Protect, s.Settled), picks)
+		if err := s.Discard(picks); err != nil || !*asJSON {
+			return err
+		}
+		return changes.WriteOutcome(os.Stdout, list, "discarded")
 	}
 	return c
 }

@@ -4,7 +4,7 @@ package main
 
 import (
 	"fmt"
-	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,9 +35,30 @@ func withVault(state string, do func(*vault.Vault) error) error {
 	})
 }
 
+func keyFlag(c *cobra.Command) *bool {
+	return c.Flags().Bool("json", false, "one JSON object a line: name, key")
+}
+
+// printKeys prints public keys, one a line of text.
+func printKeys(text string, asJSON bool) error {
+	for key := range strings.Lines(text) {
+		key = strings.TrimSuffix(key, "\n")
+		var err error
+		if name, _, _ := strings.Cut(key, "+"); asJSON {
+			err = jsonLine(map[string]string{"name": name, "key": key})
+		} else {
+			_, err = fmt.Println(key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func newKeysShow() *cobra.Command {
 	c := &cobra.Command{Use: "show", Short: "Print the public key that signs now, as a note verifier key", Args: cobra.NoArgs, Example: "  agentguard keys show"}
-	state := stateFlag(c)
+	state, asJSON := stateFlag(c), keyFlag(c)
 	c.RunE = func(*cobra.Command, []string) error {
 		return withVault(*state, func(v *vault.Vault) error {
 			k, err := v.Key(vault.KeyName())
@@ -45,8 +66,7 @@ func newKeysShow() *cobra.Command {
 				return err
 			}
 			defer k.Erase()
-			_, err = fmt.Println(k.Public())
-			return err
+			return printKeys(k.Public(), *asJSON)
 		})
 	}
 	return c
@@ -58,14 +78,14 @@ func newKeysExport() *cobra.Command {
 		Long:    "export prints what trace verify --key takes: records of before a rotation need the key of then.",
 		Example: "  agentguard keys export >host.pub",
 	}
-	state := stateFlag(c)
+	state, asJSON := stateFlag(c), keyFlag(c)
 	c.RunE = func(*cobra.Command, []string) error {
 		return withVault(*state, func(v *vault.Vault) error {
 			text, err := v.PublicText()
-			if err == nil {
-				_, err = os.Stdout.WriteString(text)
+			if err != nil {
+				return err
 			}
-			return err
+			return printKeys(text, *asJSON)
 		})
 	}
 	return c
@@ -77,7 +97,7 @@ func newKeysRotate() *cobra.Command {
 		Long: "rotate makes a new key. The old private key is overwritten; its public half stays, so that what it\n" +
 			"signed can be verified, and the host's log says when the key changed. Live runs end with the old one.",
 	}
-	state := stateFlag(c)
+	state, asJSON := stateFlag(c), keyFlag(c)
 	c.RunE = func(*cobra.Command, []string) error {
 		if who, err := caller(); err != nil || who.Sudo {
 			return &supervisor.Refusal{What: "the host's key is root's own", Err: err, Remedy: "call as root itself, not by sudo"}
@@ -88,8 +108,7 @@ func newKeysRotate() *cobra.Command {
 				return err
 			}
 			defer k.Erase()
-			_, err = fmt.Println(k.Public())
-			return err
+			return printKeys(k.Public(), *asJSON)
 		})
 	}
 	return c

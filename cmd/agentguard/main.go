@@ -6,12 +6,15 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // version is set by the linker: -X main.version=...
@@ -74,6 +77,16 @@ func unknownOf(root *cobra.Command, args []string) error {
 // tell prints one line of ours.
 func tell(format string, a ...any) {
 	fmt.Fprintf(os.Stderr, "agentguard: "+format+"\n", a...)
+}
+
+// jsonLine prints a value as one line of JSON that is safe on a terminal, whatever
+// texts of a command's are in it.
+func jsonLine(v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		_, err = os.Stdout.Write(append(trace.EscapeJSON(b), '\n'))
+	}
+	return err
 }
 
 // say prints every line of an error as a line of ours.

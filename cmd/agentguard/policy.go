@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
 )
 
 func newPolicy() *cobra.Command {
@@ -23,11 +24,15 @@ func newPolicyCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use: "check FILE...", Short: "Read policy files and report every error with file:line:col", Args: cobra.MinimumNArgs(1),
 		Long:    "check reads each file as exec -p would and prints every error. Clauses that this version\ncannot enforce are reported too: exec refuses them unless they are accepted.\n\nExit status: 0 no error; 125 errors.",
-		Example: "  agentguard policy check policy.yaml",
+		Example: "  agentguard policy check policy.yaml\n  agentguard policy check --json policy.yaml | jq -r '.message'",
 	}
+	asJSON := c.Flags().Bool("json", false, "one JSON object for each problem, on stdout: docs/json.md")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		f := &execFlags{policies: args}
 		p, err := f.policy()
+		if *asJSON {
+			return printProblems(p, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -37,6 +42,54 @@ func newPolicyCheck() *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+// problem is what policy check says of one place.
+type problem struct {
+	Kind    string `json:"kind"` // error or gap
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"` // from 1
+	Col     int    `json:"col,omitempty"`  // from 1
+	Clause  string `json:"clause,omitempty"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// printProblems prints the errors of policies, or where there are none the gaps.
+func printProblems(p *policy.Policy, err error) error {
+	if err == nil {
+		for _, g := range p.Gaps() {
+			if err := jsonLine(problem{"gap", g.Source.File, g.Source.Line, g.Source.Col, g.Clause, g.Missing, g.Remedy}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	list := problems(err)
+	if len(list) == 0 {
+		list = append(list, problem{Kind: "error", Message: err.Error()}) // it could not be read at all
+	}
+	for _, one := range list {
+		if err := jsonLine(one); err != nil {
+			return err
+		}
+	}
+	return status(supervisor.StatusFailed)
+}
+
+// problems finds the errors of all files in what was joined.
+func problems(err error) (list []problem) {
+	switch e := err.(type) {
+	case *policy.Error:
+		return []problem{{"error", e.Source.File, e.Source.Line, e.Source.Col, e.Clause, e.Message, e.Hint}}
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			list = append(list, problems(one)...)
+		}
+	case interface{ Unwrap() error }:
+		return problems(e.Unwrap())
+	}
+	return list
 }
 
 func newPolicyShow() *cobra.Command {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -141,7 +140,7 @@ func newProfileLs() *cobra.Command {
 				return err
 			}
 			if *asJSON {
-				err = json.NewEncoder(os.Stdout).Encode(map[string]string{"name": f.Name, "from": f.From, "about": f.About})
+				err = jsonLine(map[string]string{"name": f.Name, "from": f.From, "about": f.About})
 			} else {
 				_, err = fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, trace.Line(f.From), trace.Line(f.About))
 			}
@@ -161,6 +160,7 @@ func newProfileShow() *cobra.Command {
 		Example: "  agentguard profile show go\n  agentguard profile show go --raw > ~/.config/agentguard/profiles/mine.yaml",
 	}
 	raw := c.Flags().Bool("raw", false, "as it is stored")
+	asJSON := c.Flags().Bool("json", false, "one JSON object: name, from, about, text")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		p, err := profiles()
 		if err != nil {
@@ -173,6 +173,9 @@ func newProfileShow() *cobra.Command {
 		text := []byte(f.Text)
 		if !*raw {
 			text = p.Fit(f)
+		}
+		if *asJSON {
+			return jsonLine(map[string]string{"name": f.Name, "from": f.From, "about": f.About, "text": string(text)})
 		}
 		_, err = os.Stdout.Write(text)
 		return err

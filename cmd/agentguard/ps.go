@@ -42,11 +42,7 @@ func newPs() *cobra.Command {
 		}
 		err := eachLive(*state, func(r liveRun) error {
 			if *asJSON {
-				b, err := json.Marshal(r)
-				if err == nil {
-					_, err = os.Stdout.Write(append(trace.EscapeJSON(b), '\n'))
-				}
-				return err
+				return jsonLine(r)
 			}
 			_, err := fmt.Fprintf(w, "%s\t%d\t%v\t%s\n", r.ID, r.Pid, time.Since(r.Started).Round(time.Second), trace.QuoteArgs(r.Argv, 200))
 			return err
@@ -97,6 +93,7 @@ Exit status: 0 all have ended; 125 one has not, is not live, or is not yours.`,
 		Example: "  agentguard runs kill last\n  agentguard runs kill --grace 0s 20261129-1636",
 	}
 	state := stateFlag(c)
+	asJSON := doneFlag(c)
 	grace := c.Flags().Duration("grace", 5*time.Second, "how long a command may take to end by itself")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		s, err := openState(*state)
@@ -110,7 +107,7 @@ Exit status: 0 all have ended; 125 one has not, is not live, or is not yours.`,
 				return err
 			}
 			defer d.Close()
-			return endRun(d, *grace)
+			return tellDone(*asJSON, id, "ended", endRun(d, *grace))
 		})
 	}
 	return c

@@ -83,15 +83,42 @@ func eachGiven(s *runs.State, names []string, do func(id string) error) error {
 	return errors.Join(errs...)
 }
 
+// doneRun is what --json says of one run that something was done with.
+type doneRun struct {
+	ID    string `json:"id"`
+	Done  string `json:"done"`            // deleted, "would be deleted", recovered, ended; "" when it was not
+	Error string `json:"error,omitempty"` // why not
+}
+
+// doneFlag adds --json to a command that does something with runs.
+func doneFlag(c *cobra.Command) *bool {
+	return c.Flags().Bool("json", false, "one JSON object a line: id, done, error")
+}
+
+// tellDone says what was done with a run, as JSON if that is asked for, and hands
+// an error on.
+func tellDone(asJSON bool, id, done string, err error) error {
+	if !asJSON {
+		return err
+	}
+	r := doneRun{ID: id, Done: done}
+	if err != nil {
+		r.Done, r.Error = "", err.Error()
+	}
+	return errors.Join(err, jsonLine(r))
+}
+
 func newRunsRm() *cobra.Command {
 	c := &cobra.Command{
 		Use: "rm ID...", Short: "Delete ended runs; the host's log keeps that they were there", Args: cobra.MinimumNArgs(1), Example: "  agentguard runs rm 20261129-1636",
 		Long: "rm deletes the record and the result of each run. The host's log says who deleted it and when,\nso that trace verify --all does not miss it.",
 	}
-	state := stateFlag(c)
+	state, asJSON := stateFlag(c), doneFlag(c)
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
-			return eachGiven(s, args, func(id string) error { return supervisor.Forget(who, s, id, "runs rm") })
+			return eachGiven(s, args, func(id string) error {
+				return tellDone(*asJSON, id, "deleted", supervisor.Forget(who, s, id, "runs rm"))
+			})
 		})
 	}
 	return c
@@ -107,6 +134,7 @@ func newRunsPrune() *cobra.Command {
 	age := c.Flags().Duration("older-than", 0, "delete runs that began longer than `DUR` ago")
 	keep := c.Flags().Int("keep", -1, "keep the newest `N` runs only")
 	dry := c.Flags().Bool("dry-run", false, "print what would be deleted, and delete nothing")
+	asJSON := doneFlag(c)
 	c.RunE = func(*cobra.Command, []string) error {
 		if *age <= 0 && *keep < 0 {
 			return &supervisor.Refusal{What: "nothing says which runs to delete", Remedy: "give --older-than or --keep"}
@@ -116,11 +144,15 @@ func newRunsPrune() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return prune(ids, *age, *keep, func(id string) error {
-				if *dry {
-					return nil
+			done, forget := "deleted", func(id string) error { return supervisor.Forget(who, s, id, "runs prune") }
+			if *dry {
+				done, forget = "would be deleted", func(string) error { return nil }
+			}
+			return prune(ids, *age, *keep, forget, func(id string, err error) error {
+				if err == nil && !*asJSON {
+					fmt.Println(id)
 				}
-				return supervisor.Forget(who, s, id, "runs prune")
+				return tellDone(*asJSON, id, done, err)
 			})
 		})
 	}
@@ -128,20 +160,19 @@ func newRunsPrune() *cobra.Command {
 }
 
 // prune hands the ids, newest first, that are too old or too many to forget, and
-// prints those that went.
-func prune(ids []string, age time.Duration, keep int, forget func(id string) error) error {
+// what came of each to tell.
+func prune(ids []string, age time.Duration, keep int, forget func(id string) error, tell func(id string, err error) error) error {
 	var errs []error
 	for i, id := range ids {
 		old := age > 0 && runs.Began(id).Before(time.Now().Add(-age))
 		if !old && (keep < 0 || i < keep) {
 			continue
 		}
-		switch err := forget(id); {
-		case err == nil:
-			fmt.Println(id)
-		case !errors.Is(err, runs.ErrLive) && !errors.Is(err, fs.ErrNotExist): // removed meanwhile
-			errs = append(errs, err)
+		err := forget(id)
+		if errors.Is(err, runs.ErrLive) || errors.Is(err, fs.ErrNotExist) { // it stays, or was removed meanwhile
+			continue
 		}
+		errs = append(errs, tell(id, err))
 	}
 	return errors.Join(errs...)
 }
@@ -154,18 +185,24 @@ func newRunsRecover() *cobra.Command {
 			"recovered, which is never complete. A record that does not match its own checkpoints is left as it is.\n" +
 			"The next run does the same for small records that it finds.",
 	}
-	state, all := stateFlag(c), allUsersFlag(c)
+	state, all, asJSON := stateFlag(c), allUsersFlag(c), doneFlag(c)
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		if *all && len(args) > 0 {
 			return errors.New("--all-users recovers all there are: name none")
 		}
 		return withStates(*state, *all, func(who supervisor.Caller, s *runs.State) error {
 			one := func(id string) error {
-				if err := supervisor.Recover(who, s, id); err != nil {
-					return fmt.Errorf("run %s: %w", id, err)
+				err := supervisor.Recover(who, s, id)
+				if err != nil {
+					err = fmt.Errorf("run %s: %w", id, err)
 				}
-				fmt.Println(id)
-				return nil
+				switch {
+				case *asJSON && (len(args) > 0 || !notRecovered(err)):
+					return tellDone(true, id, "recovered", err)
+				case err == nil:
+					fmt.Println(id)
+				}
+				return err
 			}
 			if len(args) > 0 {
 				return eachGiven(s, args, one)
@@ -184,11 +221,16 @@ func recoverAll(s *runs.State, one func(id string) error) error {
 	}
 	var errs []error
 	for _, id := range ids {
-		if err := one(id); !errors.Is(err, runs.ErrLive) && !errors.Is(err, supervisor.ErrSealed) {
+		if err := one(id); !notRecovered(err) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// notRecovered is true of a run that there is nothing to do for.
+func notRecovered(err error) bool {
+	return errors.Is(err, runs.ErrLive) || errors.Is(err, supervisor.ErrSealed)
 }
 
 func newRunsSweep() *cobra.Command {

@@ -98,7 +98,7 @@ func (f *execFlags) collectResults(res *runs.Result) error {
 		tell("not collected: %s", n)
 	}
 	if err := s.Commit(picks, false); err != nil {
-		return commitFailed(err, res.ID)
+		return commitFailed(err, res.ID, false)
 	}
 	if !f.quiet {
 		tellCommitted(s, picks, held)

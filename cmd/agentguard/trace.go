@@ -126,7 +126,7 @@ func newTraceQuery() *cobra.Command {
 	by := f.StringSlice("count-by", nil, "count the acts by these `FIELDS` instead")
 	limit := f.Uint64P("limit", "n", 0, "print at most `N` records or counts; 0 prints all")
 	asJSON := f.Bool("json", false, "records as they are stored, one a line, with the run's id as run_id")
-	list := f.Bool("fields", false, "list the fields and their types")
+	list := f.Bool("fields", false, "list the fields and their types; with --json one object a line: field, type")
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if *list != (len(args) == 0) {
 			return errors.New("query takes an expression, or --fields; see agentguard trace query --help")
@@ -135,7 +135,7 @@ func newTraceQuery() *cobra.Command {
 	}
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		if *list {
-			return listFields()
+			return listFields(*asJSON)
 		}
 		if *all && len(args) > 1 {
 			return errors.New("--all asks every run: name none")
@@ -207,10 +207,16 @@ func eachNamed(state string, names []string, visit func(*record, int) (bool, err
 	return nil
 }
 
-func listFields() error {
+func listFields(asJSON bool) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	names, types := query.Fields()
 	for i, name := range names {
+		if asJSON {
+			if err := jsonLine(map[string]string{"field": name, "type": types[i].String()}); err != nil {
+				return err
+			}
+			continue
+		}
 		fmt.Fprintf(w, "%s\t%s\n", name, types[i])
 	}
 	return w.Flush()
@@ -223,19 +229,24 @@ func newTraceTail() *cobra.Command {
 	c := &cobra.Command{
 		Use: "tail [ID|last|FILE]", Short: "Print the last records of a run, and with -f those that come", Args: cobra.MaximumNArgs(1),
 		Long:    "tail prints the last records of a run, one a line. With -f it goes on until the run has\nended, or until it is interrupted.\n\n" + recordArgs + judged,
-		Example: "  agentguard trace tail -f\n  agentguard trace tail -n 50 last",
+		Example: "  agentguard trace tail -f\n  agentguard trace tail -n 50 last\n  agentguard trace tail -f --json | jq -c 'select(.kind == \"connect\")'",
 	}
 	state := stateFlag(c)
 	n := c.Flags().IntP("lines", "n", 10, "print the last `N` records")
 	follow := c.Flags().BoolP("follow", "f", false, "wait for more as long as the run is live")
+	asJSON := c.Flags().Bool("json", false, "the records as they are stored, one a line")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		return one(*state, args, func(r *record) (trace.Judgement, error) {
+			tail := trace.Tail
+			if *asJSON {
+				tail = trace.TailJSON
+			}
 			if !*follow {
-				return trace.Tail(os.Stdout, r, *n, nil)
+				return tail(os.Stdout, r, *n, nil)
 			}
 			stop := make(chan os.Signal, 1)
 			signal.Notify(stop, os.Interrupt)
-			return trace.Tail(os.Stdout, r, *n, func() bool {
+			return tail(os.Stdout, r, *n, func() bool {
 				select {
 				case <-stop:
 					return false

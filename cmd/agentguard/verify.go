@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -201,12 +200,7 @@ func (r *sealedRun) verify(asJSON bool) error {
 }
 
 func printReport(rep *seal.Report) error {
-	b, err := json.Marshal(rep)
-	if err != nil {
-		return err
-	}
-	_, err = os.Stdout.Write(append(trace.EscapeJSON(b), '\n'))
-	return err
+	return jsonLine(rep)
 }
 
 // tellReport prints a report for people: the word, what it rests on, what is wrong.

@@ -197,16 +197,20 @@ type jsonChange struct {
 	Danger    string `json:"danger,omitempty"`
 	Protected bool   `json:"protected,omitempty"`
 	Settled   bool   `json:"settled,omitempty"`
+	Outcome   string `json:"outcome,omitempty"`
 	Old       *node  `json:"old,omitempty"`
 	New       *node  `json:"new,omitempty"`
 }
 
 // WriteJSON writes one change a line.
-func WriteJSON(w io.Writer, list []Change) error {
+func WriteJSON(w io.Writer, list []Change) error { return WriteOutcome(w, list, "") }
+
+// WriteOutcome is WriteJSON with what became of the changes, such as "committed".
+func WriteOutcome(w io.Writer, list []Change, outcome string) error {
 	for i := range list {
 		c := &list[i]
 		j := jsonChange{
-			Op: string(c.Op), Root: strings.ToValidUTF8(c.Root, "\ufffd"), Danger: c.Danger.Why, Protected: c.Danger.Protected, Settled: c.Settled,
+			Op: string(c.Op), Root: strings.ToValidUTF8(c.Root, "\ufffd"), Danger: c.Danger.Why, Protected: c.Danger.Protected, Settled: c.Settled, Outcome: outcome,
 			Old: toNode(c.Entry.Old), New: toNode(c.Entry.New),
 		}
 		j.Path, j.PathB64 = text([]byte(c.Path))
