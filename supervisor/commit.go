@@ -58,7 +58,7 @@ func OpenStaged(d *runs.RunDir, c Caller, lock bool) (*Staged, error) {
 func (s *Staged) open(digest string, lock bool) error {
 	var err error
 	if got, err := indexDigest(s.dir); err != nil || got != digest {
-		return &Refusal{What: "the change set of run " + s.run.ID() + " is not the one that was recorded", Err: err, Remedy: "nothing was read from it; see agentguard verify"}
+		return &Refusal{What: "the change set of run " + s.run.ID() + " is not the one that was recorded", Err: err, Remedy: "nothing was read from it; see agentguard trace verify"}
 	}
 	if s.Set, err = changes.Open(s.dir); err != nil {
 		return err

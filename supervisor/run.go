@@ -327,8 +327,9 @@ func (r *Run) decide() error {
 // run's directory, which holds no record of a command, goes.
 func (r *Run) fail(err error) error {
 	r.cfg.Log.Error().Err(err).Msg("the run could not start")
+	why := r.explain(err) // while the granted paths are still open: it looks below them
 	if cerr := r.Close(); cerr != nil {
 		r.cfg.Log.Error().Err(cerr).Msg("clean-up")
 	}
-	return r.explain(err)
+	return why
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/agentguard/agentguard/trace"
 )
@@ -68,10 +69,48 @@ func run(args []string) int {
 // group's help and ends with 0, which a script takes for an answer.
 func unknownOf(root *cobra.Command, args []string) error {
 	c, rest, err := root.Find(args)
-	if err != nil || c == root || !c.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
-		return nil // root's own are cobra's to refuse
+	if own := c == root && len(args) > 0 && (args[0] == "help" || args[0] == "completion" || strings.HasPrefix(args[0], "__")); own {
+		return nil // cobra adds these later
 	}
-	return fmt.Errorf("unknown command %q for %q; %s --help lists those there are", rest[0], c.CommandPath(), c.CommandPath())
+	if err != nil && c == root && len(args) > 0 { // cobra's own words fill three lines
+		return unknownCommand(root, args[0])
+	}
+	if err != nil || c == root || !c.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return nil
+	}
+	return unknownCommand(c, rest[0])
+}
+
+// unknownCommand names what was probably meant.
+func unknownCommand(c *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q for %q; %s", name, c.CommandPath(), meant(c, c, name, ""))
+}
+
+// flagError adds to cobra's words about a flag that there is not which one was
+// probably meant.
+func flagError(c *cobra.Command, err error) error {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !ok {
+		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
+	}
+	flags := &cobra.Command{} // cobra finds the nearest of commands only
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Hidden: f.Hidden, Run: func(*cobra.Command, []string) {}})
+	})
+	return fmt.Errorf("%w; %s", err, meant(c, flags, name, "--"))
+}
+
+// meant says which of the names is near, or where they all are.
+func meant(c, of *cobra.Command, name, prefix string) string {
+	of.SuggestionsMinimumDistance = 2
+	near := of.SuggestionsFor(name)
+	if len(near) == 0 {
+		return c.CommandPath() + " --help lists those there are"
+	}
+	for i := range near {
+		near[i] = prefix + near[i]
+	}
+	return "did you mean " + strings.Join(near, " or ") + "?"
 }
 
 // tell prints one line of ours.
@@ -100,7 +139,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "agentguard",
 		Short: "Run a command in an envelope that the kernel enforces, and keep the kernel's record of it",
-		Long: `agentguard runs any command on a plain Linux host, starting from zero authority
+		Long: `agentguard executes any command on a plain Linux host, starting from zero authority
 and adding only what a policy grants, and keeps the kernel's own record of what
 happened: what ran, what it was refused and by which rule, what it consumed.`,
 		Example: `  agentguard exec -- make test
@@ -110,6 +149,7 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(commands()...)

@@ -57,7 +57,7 @@ func summarise(res *runs.Result, p *policy.Policy) {
 				tell("the run's own storage of %s was full (filesystem.max_output_bytes, %s); raise it with --output", trace.Size(uint64(l.Value)), p.MaxOutputBytes.Source)
 			}
 		case "tasks":
-			tell("%d forks were refused at %d tasks, threads counted (process.max_subprocesses, %s); raise it with --pids", l.Hits, l.Value, p.MaxTasks.Source)
+			tell("%s refused at %d tasks, threads counted (process.max_subprocesses, %s); raise it with --pids", forks(l.Hits), l.Value, p.MaxTasks.Source)
 		case "stdout":
 			if !p.MaxStdout.Source.IsDefault() {
 				tell("output was cut at %s of %s (output.max_stdout_bytes, %s); raise it with --stdout",
@@ -81,6 +81,13 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	if res.Denials.Count > 0 || isTerminal(os.Stderr) {
 		tellEnd(res)
 	}
+}
+
+func forks(n int64) string {
+	if n == 1 {
+		return "1 fork was"
+	}
+	return fmt.Sprintf("%d forks were", n)
 }
 
 func tellReason(res *runs.Result, p *policy.Policy) {
