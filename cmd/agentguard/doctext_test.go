@@ -100,7 +100,7 @@ func TestCommandLinesInTexts(t *testing.T) {
 }
 
 // prose are words after "agentguard" at the beginning of a line that are no commands.
-var prose = []string{"run", "could"}
+var prose = []string{"run", "could", "needs"}
 
 func parses(line []string) error {
 	root := newRoot()

@@ -69,11 +69,11 @@ func run(args []string) int {
 // group's help and ends with 0, which a script takes for an answer.
 func unknownOf(root *cobra.Command, args []string) error {
 	c, rest, err := root.Find(args)
-	if own := c == root && len(args) > 0 && (args[0] == "help" || args[0] == "completion" || strings.HasPrefix(args[0], "__")); own {
-		return nil // cobra adds these later
-	}
-	if err != nil && c == root && len(args) > 0 { // cobra's own words fill three lines
-		return unknownCommand(root, args[0])
+	if err != nil && c == root && len(args) > 0 {
+		if args[0] == "help" || args[0] == "completion" || strings.HasPrefix(args[0], "__") {
+			return nil // cobra adds these later
+		}
+		return unknownCommand(root, args[0]) // cobra's own words fill three lines
 	}
 	if err != nil || c == root || !c.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
 		return nil
