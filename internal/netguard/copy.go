@@ -14,11 +14,13 @@ import (
 
 // How bytes move. A direction that is idle holds neither buffer nor pipe: both
 // are taken when the socket is readable and given back when all is written.
-// What is small goes through a buffer; a direction that has moved spliceAfter
-// bytes is a stream, and goes through a pipe without being copied to user space.
+// Requests and answers go through a buffer; a direction that has filled it
+// streamAfter times in a row is a stream, and goes through a pipe without being
+// copied to user space until the source has less than a buffer's worth again.
+// Nothing is allocated for a step: the collector would otherwise run all the time.
 const (
 	bufferSize  = 32 << 10
-	spliceAfter = 256 << 10
+	streamAfter = 8
 	spliceChunk = 1 << 20
 	maxPipes    = 128 // at once; a stream that finds none uses a buffer
 )
@@ -107,14 +109,24 @@ func (b *budget) spent() bool { return !b.unlimited && b.left.Load() <= 0 }
 // errBytes ends a connection when the run has sent all that it may.
 var errBytes = errors.New("max_egress_bytes is reached")
 
-// half is one direction of a connection.
+// half is one direction of a connection. It is run by one goroutine.
 type half struct {
-	src, dst *net.TCPConn
-	in, out  syscall.RawConn
-	pipes    *pipePool
-	budget   *budget // of what the command sends; nil the other way
-	moved    atomic.Uint64
-	touched  *atomic.Int64 // time of the last byte, of both directions
+	dst     *net.TCPConn
+	in, out syscall.RawConn
+	pipes   *pipePool
+	budget  *budget // of what the command sends; nil the other way
+	moved   atomic.Uint64
+	touched *atomic.Int64 // time of the last byte, of both directions
+
+	full int // steps in a row that had a whole buffer's worth
+
+	// What a step holds, and what it calls: made once, as closures of each step they would be garbage.
+	buf         *[bufferSize]byte
+	pipe        [2]int
+	piped       bool
+	n, done     int
+	err         error
+	fetch, give func(fd uintptr) bool
 }
 
 func newHalf(src, dst *net.TCPConn, pipes *pipePool, b *budget, touched *atomic.Int64) (*half, error) {
@@ -126,7 +138,9 @@ func newHalf(src, dst *net.TCPConn, pipes *pipePool, b *budget, touched *atomic.
 	if err != nil {
 		return nil, err
 	}
-	return &half{src: src, dst: dst, in: in, out: out, pipes: pipes, budget: b, touched: touched}, nil
+	h := &half{dst: dst, in: in, out: out, pipes: pipes, budget: b, touched: touched}
+	h.fetch, h.give = h.receive, h.send
+	return h, nil
 }
 
 // run moves bytes until the source has ended, and passes the end on.
@@ -145,67 +159,64 @@ func (h *half) run() error {
 }
 
 // step waits until the source is readable and moves what it has.
-func (h *half) step() (n int, err error) {
-	buf, pipe, piped := (*[bufferSize]byte)(nil), [2]int{}, false
-	rerr := h.in.Read(func(fd uintptr) bool {
-		if h.moved.Load() >= spliceAfter {
-			pipe, piped = h.pipes.take()
+func (h *half) step() (int, error) {
+	h.n, h.done, h.err = 0, 0, nil
+	if err := h.in.Read(h.fetch); err != nil {
+		h.err = err
+	}
+	if h.err == nil {
+		if err := h.out.Write(h.give); err != nil {
+			h.err = err
 		}
-		if piped {
-			n, err = h.fill(int(fd), pipe[1])
-		} else {
-			buf = buffers.Get().(*[bufferSize]byte)
-			n, err = h.read(int(fd), buf[:])
-		}
-		if err != unix.EAGAIN {
-			return true
-		}
-		h.release(buf, pipe, &piped, true) // idle: nothing is held while waiting
-		buf = nil
-		return false
-	})
-	if rerr != nil {
-		err = rerr
 	}
-	moved := 0
-	if err == nil && piped {
-		moved, err = h.drain(pipe[0], n)
-	} else if err == nil {
-		moved, err = h.write(buf[:n])
+	h.release(h.done == h.n)
+	if h.n < bufferSize {
+		h.full = 0
+	} else {
+		h.full++
 	}
-	h.release(buf, pipe, &piped, moved == n || err == io.EOF)
-	return moved, err
+	return h.done, h.err
 }
 
-func (h *half) release(buf *[bufferSize]byte, pipe [2]int, piped *bool, empty bool) {
-	if *piped {
-		h.pipes.put(pipe, empty)
-		*piped = false
+// release gives back what the step holds; empty says that the pipe is.
+func (h *half) release(empty bool) {
+	if h.piped {
+		h.pipes.put(h.pipe, empty)
+		h.piped = false
 	}
-	if buf != nil {
-		buffers.Put(buf)
+	if h.buf != nil {
+		buffers.Put(h.buf)
+		h.buf = nil
 	}
 }
 
-// read fills buf as far as the budget reaches.
-func (h *half) read(fd int, buf []byte) (int, error) {
-	return h.within(fd, len(buf), func(most int) (int, error) { return unix.Read(fd, buf[:most]) })
+// receive takes what the source has; false waits for more, with nothing held.
+func (h *half) receive(fd uintptr) bool {
+	if h.full >= streamAfter {
+		h.pipe, h.piped = h.pipes.take()
+	}
+	if !h.piped {
+		h.buf = buffers.Get().(*[bufferSize]byte)
+	}
+	h.n, h.err = h.within(int(fd))
+	if h.err != unix.EAGAIN {
+		return true
+	}
+	h.release(true)
+	return false
 }
 
-// fill moves bytes from the socket into the pipe.
-func (h *half) fill(fd, pipe int) (int, error) {
-	return h.within(fd, spliceChunk, func(most int) (int, error) {
-		n, err := unix.Splice(fd, nil, pipe, nil, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
-		return int(n), err
-	})
-}
-
-// within calls get for at most want bytes of the budget. When that is used up,
-// a source that has no more to send may still end in order.
-func (h *half) within(fd, want int, get func(most int) (int, error)) (int, error) {
+// within reads as far as the budget reaches. When that is used up, a source
+// that has no more to send may still end in order.
+func (h *half) within(fd int) (int, error) {
+	want := bufferSize
+	if h.piped {
+		want = spliceChunk
+	}
 	most := h.budget.take(want)
 	if most == 0 {
-		n, _, err := unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK)
+		var b [1]byte // h.buf is not there when the step is piped
+		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK)
 		switch {
 		case err == nil && n == 0:
 			return 0, io.EOF
@@ -214,56 +225,52 @@ func (h *half) within(fd, want int, get func(most int) (int, error)) (int, error
 		}
 		return 0, err
 	}
+	n, err := h.get(fd, most)
+	h.budget.give(most - n)
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// get reads at most so many bytes into the buffer or the pipe.
+func (h *half) get(fd, most int) (n int, err error) {
 	for {
-		n, err := get(most)
-		if err == unix.EINTR {
-			continue
+		if h.piped {
+			var moved int64
+			moved, err = unix.Splice(fd, nil, h.pipe[1], nil, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+			n = int(moved)
+		} else {
+			n, err = unix.Read(fd, h.buf[:most])
 		}
-		h.budget.give(most - max(n, 0))
-		switch {
-		case err != nil:
-			return 0, err
-		case n == 0:
-			return 0, io.EOF
+		if err != unix.EINTR {
+			return max(n, 0), err
 		}
-		return n, nil
 	}
 }
 
-// write writes all of b; drain moves all n bytes of the pipe.
-func (h *half) write(b []byte) (int, error) {
-	return h.push(len(b), func(fd, from int) (int, error) { return unix.Write(fd, b[from:]) })
-}
-
-func (h *half) drain(pipe, n int) (int, error) {
-	return h.push(n, func(fd, from int) (int, error) {
-		m, err := unix.Splice(pipe, nil, fd, nil, n-from, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
-		return int(m), err
-	})
-}
-
-func (h *half) push(n int, put func(fd, from int) (int, error)) (int, error) {
-	done := 0
-	var err error
-	werr := h.out.Write(func(fd uintptr) bool {
-		for done < n {
-			var m int
-			m, err = put(int(fd), done)
-			switch err {
-			case nil:
-				done += m
-			case unix.EINTR:
-			case unix.EAGAIN:
-				return false
-			default:
-				return true
-			}
+// send writes what the step holds; false waits until the destination takes more.
+func (h *half) send(fd uintptr) bool {
+	for h.done < h.n {
+		var m int
+		if h.piped {
+			var moved int64
+			moved, h.err = unix.Splice(h.pipe[0], nil, int(fd), nil, h.n-h.done, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+			m = int(moved)
+		} else {
+			m, h.err = unix.Write(int(fd), h.buf[h.done:h.n])
 		}
-		err = nil
-		return true
-	})
-	if werr != nil {
-		err = werr
+		switch h.err {
+		case nil:
+			h.done += m
+		case unix.EINTR:
+		case unix.EAGAIN:
+			h.err = nil
+			return false
+		default:
+			return true
+		}
 	}
-	return done, err
+	h.err = nil
+	return true
 }
