@@ -20,6 +20,7 @@ var about = map[string]string{
 	"network.allowlist":           "destinations: [udp://]HOST:PORT, *.NAME:PORT, CIDR:PORT",
 	"network.allow_private":       "private addresses that an allowed name may resolve to",
 	"network.resolve":             "names pinned to an address",
+	"network.proxy":               "whether allowed connections go through the proxy of the caller's environment",
 	"network.unix":                "sockets of the host",
 	"network.listen":              "servers inside the run, for itself",
 	"network.publish":             "loopback ports of the run on the host",

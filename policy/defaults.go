@@ -55,6 +55,7 @@ func defaults(c Context) Policy {
 		Persistence:    Text{Value: "ephemeral"},
 		Commit:         Text{Value: "never"},
 		Egress:         Text{Value: "deny"},
+		Proxy:          Text{Value: "env"},
 		Listen:         Text{Value: "loopback"},
 		MaxConnections: unlimited,
 		MaxEgressBytes: unlimited,

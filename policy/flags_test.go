@@ -45,6 +45,7 @@ func TestFromFlags(t *testing.T) {
 		{"env", "GITHUB_TOKEN=literal", "env.set", "GITHUB_TOKEN=literal"},
 		{"allow", "api.example.com:443", "network.allowlist", "api.example.com:443"},
 		{"resolve", "A.example=10.0.0.1", "network.resolve", "a.example=10.0.0.1"},
+		{"proxy", "none", "network.proxy", "none"},
 		{"unix", "/run/app.sock", "network.unix", "/run/app.sock"},
 		{"publish", "8080", "network.publish", "8080"},
 		{"memory", "512M", "process.max_memory_mb", "512M"},
@@ -77,7 +78,7 @@ func TestFromFlags(t *testing.T) {
 
 // The flags of the issue are exactly the flags of the schema.
 func TestFlagsAreComplete(t *testing.T) {
-	want := strings.Fields("ro rw cow workspace mode output file-size files commit allow resolve unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
+	want := strings.Fields("ro rw cow workspace mode output file-size files commit allow resolve proxy unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
 	var got []string
 	for _, k := range schema() {
 		if k.flag != "" {

@@ -103,6 +103,7 @@ type Policy struct {
 	Allow          []Endpoint
 	AllowPrivate   []Text
 	Resolve        []Resolve
+	Proxy          Text // "env" or "none"
 	Unix           []Text
 	Listen         Text    // "loopback" or "deny"
 	Publish        []Limit // N is a port

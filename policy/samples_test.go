@@ -26,6 +26,7 @@ var sampleValues = map[string][2]string{
 	"network.allowlist":           {"a.example:1", "b.example:2"},
 	"network.allow_private":       {"10.0.0.0/8", "db.example"},
 	"network.resolve":             {"a.example=10.0.0.1", "b.example=10.0.0.2"},
+	"network.proxy":               {"none", "env"},
 	"network.unix":                {"/a.sock", "/b.sock"},
 	"network.listen":              {"deny", "loopback"},
 	"network.publish":             {"80", "81"},

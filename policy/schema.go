@@ -75,6 +75,7 @@ func networkKeys() []key {
 		{"network.allowlist", "allow", many, isString, endpoints()},
 		{"network.allow_private", "", many, isString, texts(func(p *Policy) *[]Text { return &p.AllowPrivate }, parsePrivate, privateCovers)},
 		{"network.resolve", "resolve", named, isString, resolves()},
+		{"network.proxy", "proxy", one, isString, word(text(func(p *Policy) *Text { return &p.Proxy }), "none", "env")},
 		{"network.unix", "unix", many, isString, texts(func(p *Policy) *[]Text { return &p.Unix }, parsePath, pathCovers)},
 		{"network.listen", "", one, isString, word(text(func(p *Policy) *Text { return &p.Listen }), "deny", "loopback")},
 		{"network.publish", "publish", many, isCount, ports()},

@@ -118,6 +118,12 @@ func (r *recorder) network(n *netguard.Event, plan *Egress) {
 	default:
 		return
 	}
+	if n.Via && plan.Proxy != nil {
+		e.Text = "through the proxy " + plan.Proxy.Address
+		if n.Text != "" {
+			e.Text += ": " + n.Text
+		}
+	}
 	if n.Published {
 		e.Text = "network.publish: from outside, to the published port"
 	}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ type Egress struct {
 	Resolve        map[string]netip.Addr `json:"resolve,omitempty"`       // names that are pinned
 	PrivateNames   []string              `json:"private_names,omitempty"` // that may lead to private addresses
 	PrivateNets    []netip.Prefix        `json:"private_nets,omitempty"`  // that any allowed name may lead to
+	Proxy          *EgressProxy          `json:"proxy,omitempty"`         // nil: none
 	Publish        []uint16              `json:"publish,omitempty"`       // ports of the host's loopback
 	MaxConnections int64                 `json:"max_connections"`         // at once
 	MaxBytes       int64                 `json:"max_egress_bytes"`        // -1: none
@@ -39,7 +41,8 @@ func wantsEgress(p *policy.Policy) bool {
 const reservedFiles = 512
 
 // newEgress decides what of a policy's network the run gets.
-func newEgress(p *policy.Policy, h *Host, c Caller) (*Egress, error) {
+func newEgress(in *planInput) (*Egress, error) {
+	p, h, c := in.policy, in.host, in.caller
 	if !wantsEgress(p) {
 		return nil, nil
 	}
@@ -50,6 +53,11 @@ func newEgress(p *policy.Policy, h *Host, c Caller) (*Egress, error) {
 		e.ClauseSource = p.Egress.Source.String()
 	}
 	var err error
+	if len(entries) > 0 {
+		if e.Proxy, err = newEgressProxy(p, in.environ); err != nil {
+			return nil, err
+		}
+	}
 	if e.Table, err = netguard.Compile(entries); err != nil {
 		return nil, &Refusal{What: "the allowlist: " + err.Error(), Clause: "network.allowlist", Remedy: "allow less, or ranges of ports"}
 	}
@@ -151,8 +159,12 @@ func dialIdentity(c Caller) netguard.Identity {
 
 // dialConfig is what the dialling process is told.
 func (e *Egress) dialConfig(c Caller, v6 bool, filter []byte) *netguard.Config {
+	var proxy *netguard.Proxy
+	if e.Proxy != nil {
+		proxy = &e.Proxy.proxy
+	}
 	return &netguard.Config{
-		Table: *e.Table, Resolve: e.Resolve, PrivateNames: e.PrivateNames, PrivateNets: e.PrivateNets, IPv6: v6,
+		Proxy: proxy, Table: *e.Table, Resolve: e.Resolve, PrivateNames: e.PrivateNames, PrivateNets: e.PrivateNets, IPv6: v6,
 		MaxConnections: e.MaxConnections, MaxBytes: e.MaxBytes, Publish: e.Publish, CallerUID: c.UID, Seccomp: filter,
 	}
 }
@@ -189,6 +201,9 @@ func (e *Egress) rows(row func(name, format string, a ...any)) {
 	}
 	for name, addr := range e.Resolve {
 		row("", "%s is %s", trace.Quote(name), addr)
+	}
+	if e.Proxy != nil {
+		row("", "tcp by way of the proxy %s (%s), but for %s", trace.Quote(e.Proxy.Address), e.Proxy.Variable, trace.Quote(cmp.Or(e.Proxy.NoProxy, "nothing")))
 	}
 	for _, port := range e.Publish {
 		row("publish", "127.0.0.1:%d of the host leads to the same port inside", port)

@@ -149,7 +149,7 @@ func newPlan(in planInput) (*Plan, error) {
 	if !in.grants.walked {
 		plan.Thin = append(plan.Thin, "unix sockets: the grants are too large to be searched; only sockets with a name in /proc/net/unix are masked")
 	}
-	if plan.Egress, err = newEgress(p, h, in.caller); err != nil {
+	if plan.Egress, err = newEgress(&in); err != nil {
 		return nil, err
 	}
 	if plan.Gaps, err = gaps(p, h); err != nil {

@@ -66,6 +66,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"env", "", "NAME[=VALUE]", "pass a variable through, or set it"},
 	{"allow", "", "HOST:PORT", "reach this destination: a name, *.NAME, an address or a range; udp:// may stand before"},
 	{"resolve", "", "NAME=ADDR", "pin an allowed name to an address"},
+	{"proxy", "", "WHICH", "lead allowed connections through the proxy of the environment: env (the default), or none"},
 	{"unix", "", "PATH", "show exactly this unix socket of the host"},
 	{"publish", "", "PORT", "lead 127.0.0.1:PORT of the host to that port inside"},
 	{"memory", "", "SIZE", "memory of the whole tree (default: half of RAM)"},

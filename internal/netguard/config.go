@@ -32,6 +32,7 @@ type Config struct {
 	Resolve      map[string]netip.Addr `json:"resolve,omitempty"`       // names pinned to an address
 	PrivateNames []string              `json:"private_names,omitempty"` // may lead to special addresses; "*." and a domain too
 	PrivateNets  []netip.Prefix        `json:"private_nets,omitempty"`  // special addresses that any allowed name may lead to
+	Proxy        *Proxy                `json:"proxy,omitempty"`         // that connections go through; nil: none
 	IPv6         bool                  `json:"ipv6"`                    // the namespace has it
 
 	MaxConnections int64 `json:"max_connections"` // at once

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +41,10 @@ type dialer struct {
 	dial    func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	slots   chan struct{}
 
+	proxy    *Proxy       // nil: none
+	untold   atomic.Int64 // until then, in Unix nanoseconds, the host's resolver is not asked about names of the proxy's
+	dialHost func(ctx context.Context, hostPort string) (net.Conn, error)
+
 	mu    sync.Mutex
 	fresh map[string]*resolution
 }
@@ -65,31 +70,49 @@ func newDialer(c *Config, dir *directory) *dialer {
 		dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			return plain.DialContext(ctx, network, to.String())
 		},
+		proxy: c.Proxy,
+		dialHost: func(ctx context.Context, hostPort string) (net.Conn, error) {
+			return (&net.Dialer{Resolver: resolver}).DialContext(ctx, "tcp", hostPort)
+		},
 		slots: make(chan struct{}, maxDials),
 		fresh: map[string]*resolution{},
 	}
 }
 
-// connect dials a destination. The address is that of the connection, or of
-// the last attempt that failed.
-func (d *dialer) connect(ctx context.Context, proto string, dest destination) (net.Conn, netip.AddrPort, error) {
+// reached says where a connection leads, or where the last attempt to make it did.
+type reached struct {
+	addr netip.AddrPort // not known where a proxy resolves the name
+	via  bool           // through the proxy
+}
+
+// connect dials a destination.
+func (d *dialer) connect(ctx context.Context, proto string, dest destination) (net.Conn, reached, error) {
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
+	var to reached
 	if dest.name == "" { // the policy has the address itself
-		to := netip.AddrPortFrom(dest.addr, dest.port)
+		to.addr = netip.AddrPortFrom(dest.addr, dest.port)
 		if n := d.nets(dest.addr); special(dest.addr) && (n == nil || !names(n.Prefix, dest.addr)) {
 			return nil, to, errWide
 		}
-		c, err := d.dial(ctx, proto, to)
+	}
+	c, used, err := d.through(ctx, proto, dest)
+	switch {
+	case used || err != nil:
+		to.via = true
+		return c, to, err
+	case dest.name == "":
+		c, err = d.dial(ctx, proto, to.addr)
 		return c, to, err
 	}
 	addrs, err := d.addresses(ctx, proto, dest)
 	if err != nil {
-		return nil, netip.AddrPort{}, err
+		return nil, to, err
 	}
-	return d.race(ctx, proto, interleave(addrs), dest.port)
+	c, to.addr, err = d.race(ctx, proto, interleave(addrs), dest.port)
+	return c, to, err
 }
 
 // addresses resolves a name and drops what it may not lead to.
@@ -114,18 +137,26 @@ func (d *dialer) addresses(ctx context.Context, proto string, dest destination) 
 // only where allow_private has the name or the address, or the allowlist has
 // the address itself with this port.
 func (d *dialer) permitted(proto string, dest destination, a netip.Addr) bool {
-	if !special(a) || slices.Contains(d.names, dest.name) {
+	if !special(a) || d.mayBePrivate(dest.name) {
 		return true
-	}
-	for above := range wildcardsOf(dest.name) {
-		if slices.Contains(d.names, above) {
-			return true
-		}
 	}
 	if n := d.nets(a); n != nil && n.allows(proto, dest.port) && names(n.Prefix, a) {
 		return true
 	}
 	return slices.ContainsFunc(d.private, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// mayBePrivate reports whether allow_private has the name, or a wildcard above it.
+func (d *dialer) mayBePrivate(name string) bool {
+	if slices.Contains(d.names, name) {
+		return true
+	}
+	for above := range wildcardsOf(name) {
+		if slices.Contains(d.names, above) {
+			return true
+		}
+	}
+	return false
 }
 
 // look resolves a name once for all connections that ask at the same time.

@@ -134,7 +134,7 @@ func TestRebinding(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || to.Addr().String() != want {
+		if err != nil || to.addr.Addr().String() != want {
 			t.Fatalf("%d: %v %v", k, to, err)
 		}
 		c.Close()
@@ -168,7 +168,7 @@ func TestRace(t *testing.T) {
 		f := &fakeNet{up: c.up}
 		d := testDialer(t, cfg, f, func() []string { return c.answers })
 		conn, to, err := d.connect(t.Context(), "tcp", dest)
-		if (err == nil) != (c.want != "") || err == nil && to.Addr().String() != c.want {
+		if (err == nil) != (c.want != "") || err == nil && to.addr.Addr().String() != c.want {
 			t.Errorf("%s: %v %v", c.name, to, err)
 		}
 		if conn != nil {

@@ -52,6 +52,7 @@ type Event struct {
 	Proto string         `json:"proto,omitempty"`
 	Asked netip.AddrPort `json:"asked,omitzero"` // inside: synthetic, or the address itself; dns: the address given
 	Addr  netip.AddrPort `json:"addr,omitzero"`  // dialled, or of the last attempt
+	Via   bool           `json:"via,omitempty"`  // through the proxy, which resolves names
 
 	Sent     uint64        `json:"sent,omitempty"` // by the command, bytes
 	Received uint64        `json:"received,omitempty"`

@@ -160,7 +160,7 @@ func (f *flows) run(fl *flow, dest destination) {
 	e := Event{Kind: KindConnect, Name: []byte(dest.name), Proto: "udp", Asked: fl.key.to}
 	defer s.open.Add(-1)
 	out, to, err := s.dialer.connect(s.ctx, "udp", dest)
-	e.Addr, fl.out = to, out
+	e.Addr, fl.out = to.addr, out
 	close(fl.ready)
 	if err != nil {
 		e.Duration = time.Since(started)

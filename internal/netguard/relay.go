@@ -101,7 +101,7 @@ func (s *server) accept(c *net.TCPConn) {
 		return
 	}
 	out, to, err := s.dialer.connect(s.ctx, "tcp", dest)
-	e.Addr = to
+	e.Addr, e.Via = to.addr, to.via
 	if err != nil {
 		reset(c)
 		s.open.Add(-1)
@@ -134,7 +134,7 @@ func (s *server) admit() string {
 func (s *server) failed(e *Event, err error) {
 	e.End = EndFailed
 	switch {
-	case errors.Is(err, errPrivate), errors.Is(err, errWide):
+	case errors.Is(err, errPrivate), errors.Is(err, errWide), errors.Is(err, errInside):
 		e.End, e.Denied, e.Text = EndRefused, true, err.Error()
 	case s.ctx.Err() != nil:
 		e.End = EndRun
