@@ -64,6 +64,7 @@ func (r *Run) openNetwork() error {
 		return err
 	}
 	cfg := r.plan.Egress.dialConfig(r.caller, r.plan.IPv6, nil)
+	cfg.AcceptFirst = r.plan.off("hold")
 	if n.inside, err = netguard.OpenNamespace(n.ns, cfg); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type Config struct {
 	PrivateNets  []netip.Prefix        `json:"private_nets,omitempty"`  // special addresses that any allowed name may lead to
 	Proxy        *Proxy                `json:"proxy,omitempty"`         // that connections go through; nil: none
 	IPv6         bool                  `json:"ipv6"`                    // the namespace has it
+	AcceptFirst  bool                  `json:"accept_first,omitempty"`  // connections are answered before they are dialled
 
 	MaxConnections int64 `json:"max_connections"` // at once
 	MaxBytes       int64 `json:"max_bytes"`       // sent by the command in all; below 0: no limit

@@ -28,7 +28,6 @@ type flows struct {
 	s    *server
 	mu   sync.Mutex
 	live map[flowKey]*flow
-	raw  [2]*os.File // by family
 }
 
 type flowKey struct{ from, to netip.AddrPort }
@@ -43,20 +42,6 @@ type flow struct {
 }
 
 func newFlows(s *server) *flows { return &flows{s: s, live: map[flowKey]*flow{}} }
-
-func (f *flows) useRaw(role Role, file *os.File) error {
-	// The file that is passed is closed by its owner.
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	index := 0
-	if role == Raw6 {
-		index = 1
-	}
-	f.raw[index] = os.NewFile(uintptr(fd), string(role))
-	return unix.SetNonblock(fd, true)
-}
 
 // serve reads the datagrams of the namespace.
 func (f *flows) serve(c *net.UDPConn) {
@@ -220,16 +205,7 @@ func (f *flows) answers(fl *flow) string {
 // reply sends an answer into the namespace as a packet of its own.
 func (f *flows) reply(fl *flow, payload []byte) {
 	from, to := fl.key.to, fl.key.from
-	raw := f.raw[familyIndex(to.Addr())]
-	if raw == nil || from.Addr().Is4() != to.Addr().Is4() {
-		return
-	}
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4])}
-	if to.Addr().Is6() {
-		sa = &unix.SockaddrInet6{Addr: to.Addr().As16()}
-	}
-	rc, err := raw.SyscallConn()
-	if err == nil {
-		_ = rc.Control(func(fd uintptr) { _ = unix.Sendto(int(fd), packet(from, to, payload), 0, sa) }) // lost, as on a network
+	if from.Addr().Is4() == to.Addr().Is4() {
+		f.s.inject(packet(from, to, payload), to.Addr())
 	}
 }

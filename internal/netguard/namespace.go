@@ -24,7 +24,8 @@ const (
 	DNSTCP4, DNSTCP6 Role = "dns-tcp4", "dns-tcp6"
 	TCP4, TCP6       Role = "tcp4", "tcp6" // listeners that sk_lookup hands connections to
 	UDP4, UDP6       Role = "udp4", "udp6" // likewise, datagrams
-	Raw4, Raw6       Role = "raw4", "raw6" // answers to datagrams, from the address that was asked
+	Raw4, Raw6       Role = "raw4", "raw6" // whole packets: answers from the address that was asked
+	SYN4, SYN6       Role = "syn4", "syn6" // hear the first packet of each connection
 	Spare            Role = "spare"        // unconnected, for a published port
 )
 
@@ -62,6 +63,12 @@ func (n *Namespace) make(cfg *Config) error {
 		if err := n.makeFamily(f, cfg.Table.UDP()); err != nil {
 			return err
 		}
+		if cfg.AcceptFirst {
+			continue
+		}
+		if err := n.hold(f); err != nil {
+			return err
+		}
 	}
 	if len(cfg.Publish) == 0 {
 		return nil
@@ -83,9 +90,10 @@ func (n *Namespace) makeFamily(f string, udp bool) error {
 		n.packet(Role("dns-udp"+f), "udp"+f, at("53"), nil),
 		n.listener(Role("dns-tcp"+f), "tcp"+f, at("53")),
 		n.listener(Role("tcp"+f), "tcp"+f, at("0")),
+		n.raw(Role("raw"+f), f),
 	}
 	if udp {
-		errs = append(errs, n.packet(Role("udp"+f), "udp"+f, at("0"), wantDestination(f)), n.raw(Role("raw"+f), f))
+		errs = append(errs, n.packet(Role("udp"+f), "udp"+f, at("0"), wantDestination(f)))
 	}
 	return errors.Join(errs...)
 }
@@ -137,11 +145,15 @@ func (n *Namespace) raw(role Role, f string) error {
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	return n.keep(role, os.NewFile(uintptr(fd), string(role)), nil)
+	err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, ownMark))
+	return n.keep(role, os.NewFile(uintptr(fd), string(role)), err)
 }
 
 func (n *Namespace) keep(role Role, f *os.File, err error) error {
 	if err != nil {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
 		return fmt.Errorf("%s: %w", role, err)
 	}
 	n.Sockets[role] = f

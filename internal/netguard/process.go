@@ -162,8 +162,12 @@ func (s *server) use(role Role, fd int) error {
 		return err
 	}
 	switch role {
-	case DNSUDP4, DNSUDP6, UDP4, UDP6, Raw4, Raw6:
+	case DNSUDP4, DNSUDP6, UDP4, UDP6:
 		return s.usePacket(role, f)
+	case Raw4, Raw6:
+		return s.useRaw(role, f)
+	case SYN4, SYN6:
+		return s.useSYN(f)
 	}
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -182,9 +186,6 @@ func (s *server) use(role Role, fd int) error {
 }
 
 func (s *server) usePacket(role Role, f *os.File) error {
-	if role == Raw4 || role == Raw6 {
-		return s.flows.useRaw(role, f)
-	}
 	c, err := net.FilePacketConn(f)
 	if err != nil {
 		return err

@@ -130,7 +130,7 @@ func TestProxyAnswers(t *testing.T) {
 		"HTTP/1.1 503 x\r\n\r\n":                               "the proxy cannot reach it (503)",
 		"HTTP/1.1 301 x\r\nLocation: http://127.0.0.1\r\n\r\n": "the proxy answers 301",
 		"SSH-2.0-hello\r\n\r\n":                                "the proxy does not speak HTTP",
-		"HTTP/1.1 200 " + strings.Repeat("x", maxHead+1024):     "the proxy's answer: it is too long",
+		"HTTP/1.1 200 " + strings.Repeat("x", maxHead+1024):    "the proxy's answer: it is too long",
 	} {
 		addr, _ := proxyServer(t, answer)
 		cfg := &Config{Table: *compile(t, "tcp 203.0.113.9/32 22"), Proxy: &Proxy{URL: addr}}

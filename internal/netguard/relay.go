@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,13 +40,15 @@ type server struct {
 	wait  sync.WaitGroup
 
 	flows   *flows
-	sockets chan int // of the namespace, for published ports
+	holder  *holder
+	raw     [2]*os.File // send whole packets into the namespace, by family
+	sockets chan int    // of the namespace, for published ports
 }
 
 func newServer(cfg *Config, events *reporter) *server {
 	s := &server{cfg: cfg, dir: newDirectory(&cfg.Table), events: events, live: map[*connection]bool{}, budget: newBudget(cfg.MaxBytes)}
 	s.dialer = newDialer(cfg, s.dir)
-	s.flows, s.sockets = newFlows(s), make(chan int, 4*spares)
+	s.flows, s.holder, s.sockets = newFlows(s), newHolder(s), make(chan int, 4*spares)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -90,6 +93,10 @@ func (s *server) serve(l *net.TCPListener) {
 func (s *server) accept(c *net.TCPConn) {
 	started := time.Now()
 	asked := addrPort(c.LocalAddr())
+	if w := s.holder.take(pair{addrPort(c.RemoteAddr()), asked}); w != nil {
+		s.relay(&connection{inside: c, outside: w.out}, &w.e, w.started)
+		return
+	}
 	dest, ok := s.dir.find("tcp", asked)
 	e := Event{Kind: KindConnect, Name: []byte(dest.name), Proto: "tcp", Asked: asked}
 	if !ok {
@@ -243,6 +250,7 @@ func (s *server) end() {
 	}
 	s.mu.Unlock()
 	s.wait.Wait()
+	s.holder.end()
 	s.events.flush()
 }
 

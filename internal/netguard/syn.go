@@ -1,0 +1,126 @@
+package netguard
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The namespace's side of hold.go: who hears the first packet of a connection,
+// and what keeps it from the listener.
+
+// ownMark is SO_MARK of the packets that the relay sends. To set one takes
+// CAP_NET_ADMIN or CAP_NET_RAW over the namespace (socket(7)).
+const ownMark = 0x6167
+
+// synBuffer holds the first packets of some thousand connections, each of which
+// counts with the kernel's own bookkeeping; what finds no room comes again after a second.
+const synBuffer = 8 << 20
+
+// Offsets that stand for properties of a packet (include/uapi/linux/filter.h).
+const skfMark = 0xfffff000 + 20 // SKF_AD_OFF + SKF_AD_MARK
+
+// Classic BPF, as bpf_dbg and tcpdump -dd have it.
+func load(size uint16, at uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_ABS | size, K: at}
+}
+
+func jumpEqual(k uint32, yes, no uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: yes, Jf: no}
+}
+
+func and(k uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: k}
+}
+
+func give(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+
+const all = 0xffffffff
+
+// markedOnly is the listener's: a SYN goes in with the mark only. The packet begins
+// with the TCP header.
+var markedOnly = []unix.SockFilter{
+	load(unix.BPF_W, skfMark),
+	jumpEqual(ownMark, 3, 0),
+	load(unix.BPF_B, 13),
+	and(flagSYN | flagACK),
+	jumpEqual(flagSYN, 1, 0),
+	give(all),
+	give(0),
+}
+
+// synOnly4 and synOnly6 are the packet sockets': TCP, the first fragment, SYN and
+// no ACK, without the mark. The packet begins with the IP header.
+var synOnly4 = []unix.SockFilter{
+	load(unix.BPF_W, skfMark),
+	jumpEqual(ownMark, 9, 0),
+	load(unix.BPF_B, 9),
+	jumpEqual(unix.IPPROTO_TCP, 0, 7),
+	load(unix.BPF_H, 6),
+	{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 0x1fff, Jt: 5},
+	{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // the header's length
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: 13},
+	and(flagSYN | flagACK),
+	jumpEqual(flagSYN, 0, 1),
+	give(all),
+	give(0),
+}
+
+var synOnly6 = []unix.SockFilter{
+	load(unix.BPF_W, skfMark),
+	jumpEqual(ownMark, 6, 0),
+	load(unix.BPF_B, 6),
+	jumpEqual(unix.IPPROTO_TCP, 0, 4),
+	load(unix.BPF_B, ip6Header+13),
+	and(flagSYN | flagACK),
+	jumpEqual(flagSYN, 0, 1),
+	give(all),
+	give(0),
+}
+
+// hold makes the packet socket of a family and sets the listener's filter. A
+// kernel without packet sockets has neither.
+func (n *Namespace) hold(f string) error {
+	protocol, filter := uint16(unix.ETH_P_IP), synOnly4
+	if f == "6" {
+		protocol, filter = unix.ETH_P_IPV6, synOnly6
+	}
+	// Protocol 0 hears nothing: the filter is there before bind(2) says what is heard (packet(7)).
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	err = errors.Join(
+		attachFilter(fd, filter),
+		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, synBuffer)),
+		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(protocol), Ifindex: loIndex})),
+	)
+	if err := n.keep(Role("syn"+f), os.NewFile(uintptr(fd), "syn"+f), err); err != nil {
+		return err
+	}
+	rc, err := n.Sockets[Role("tcp"+f)].SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	err = rc.Control(func(fd uintptr) { ferr = attachFilter(int(fd), markedOnly) })
+	return errors.Join(err, ferr)
+}
+
+// attachFilter sets a filter for good: whoever is handed the socket cannot change it.
+func attachFilter(fd int, filter []unix.SockFilter) error {
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return errors.Join(
+		os.NewSyscallError("setsockopt", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)),
+		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1)),
+	)
+}
+
+func bigEndian(n uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+}
