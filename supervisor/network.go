@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/agentguard/agentguard/bpf"
+	"github.com/agentguard/agentguard/internal/cgroup"
 	"github.com/agentguard/agentguard/internal/netguard"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/seccomp"
@@ -28,6 +29,9 @@ type network struct {
 	err     error          // of reading it
 	ended   atomic.Bool    // by us
 	seen    destinations
+
+	leaf    *cgroup.Leaf
+	limited chan error // nil once the process is under its limits
 }
 
 // networkGrace is how long the dialling process may take to report what it
@@ -40,17 +44,34 @@ func (r *Run) startDialler() error {
 	if r.plan.Egress == nil || r.host.programs == nil {
 		return nil
 	}
-	n := &network{}
-	var err error
+	if err := r.born.wait("cgroup"); err != nil { // the lock, without which a leaf is swept
+		return err
+	}
+	n := &network{limited: make(chan error, 1)}
+	r.net = n
+	r.release.push("network", n.close)
+	parent, err := r.host.layout.Parent(parentName() + cgroup.NetSuffix)
+	if err != nil {
+		return err
+	}
+	if n.leaf, err = parent.New(r.id, cgroup.Limits{Memory: dialMemory, Tasks: dialTasks}, 0); err != nil {
+		return err
+	}
 	cfg := r.plan.Egress.dialConfig(r.caller, r.plan.IPv6, seccomp.DialFilter())
 	if n.process, err = netguard.Start(cfg, dialIdentity(r.caller)); err != nil {
 		return err
 	}
-	r.net = n
-	r.release.push("network", n.close)
+	go func() { n.limited <- n.leaf.Join(n.process.Pid()) }()
 	n.edge, err = bpf.NewEdge(r.plan.Egress.rules())
 	return err
 }
+
+// Limits of the dialling process. Its own memory has another bound, half as high
+// (internal/netguard); the buffers of its sockets count here.
+const (
+	dialMemory = 1 << 30
+	dialTasks  = 256
+)
 
 // openNetwork leads the run's namespace to the dialling process: addresses,
 // sockets, the look-up program, and the rules of the second layer.
@@ -75,6 +96,9 @@ func (r *Run) openNetwork() error {
 		if err := n.inside.Check(); err != nil {
 			return &Refusal{What: "the canary found a layer that does not bite: the edge of the network namespace", Err: err, Remedy: "nothing was run; see agentguard doctor"}
 		}
+	}
+	if err := <-n.limited; err != nil { // before it reads anything of the run's
+		return fmt.Errorf("the limits of the network process: %w", err)
 	}
 	if err := n.process.Send(n.inside); err != nil {
 		return err
@@ -179,8 +203,14 @@ func (n *network) limits() map[string]int64 {
 // close releases everything; what a failed start has left too.
 func (n *network) close() error {
 	n.ended.Store(true)
-	errs := []error{n.process.Close(networkGrace)}
+	var errs []error
+	if n.process != nil {
+		errs = append(errs, n.process.Close(networkGrace))
+	}
 	n.told.Wait()
+	if n.leaf != nil {
+		errs = append(errs, n.leaf.Remove(networkGrace))
+	}
 	if n.edge != nil {
 		errs = append(errs, n.edge.Close())
 	}
@@ -190,6 +220,6 @@ func (n *network) close() error {
 	if n.ns != nil {
 		errs = append(errs, n.ns.Close())
 	}
-	n.edge, n.inside, n.ns = nil, nil, nil
+	n.edge, n.inside, n.ns, n.leaf = nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -169,5 +169,15 @@ func (l *Leaf) JoinFiles(v2 bool) ([]*os.File, error) {
 	return files, nil
 }
 
+// Join moves the process pid with all its threads into the leaf, in all
+// hierarchies. The kernel waits for RCU grace periods: some milliseconds each.
+func (l *Leaf) Join(pid int) error {
+	var errs []error
+	for _, dir := range l.dirs() {
+		errs = append(errs, write(dir, "cgroup.procs", strconv.Itoa(pid)))
+	}
+	return errors.Join(errs...)
+}
+
 // Enter moves the process pid of the caller's into the v2 leaf, with all its threads.
 func (l *Leaf) Enter(pid int) error { return write(l.Path, "cgroup.procs", strconv.Itoa(pid)) }

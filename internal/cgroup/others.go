@@ -79,8 +79,14 @@ func (l Layout) existing(name string) *Parent {
 	return p
 }
 
-// isBuild reports whether a name ends as a parent's does: in the 8 digits of a build.
+// NetSuffix ends the name of the parent of the processes that dial for the runs of
+// a build. They are outside of the runs' own parent, whose programs refuse what no run owns.
+const NetSuffix = "-net"
+
+// isBuild reports whether a name ends as a parent's does: in the 8 digits of a
+// build, with [NetSuffix] or without.
 func isBuild(rest string, found bool) bool {
+	rest = strings.TrimSuffix(rest, NetSuffix)
 	return found && len(rest) == 8 && strings.Trim(rest, "0123456789abcdef") == ""
 }
 

@@ -128,6 +128,9 @@ func copyOfSelf() (*os.File, error) {
 	return memfd("agentguard", self)
 }
 
+// Pid is the process's id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
 // Send hands over the sockets of the namespace.
 func (p *Process) Send(n *Namespace) error {
 	var roles []string
