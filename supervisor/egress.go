@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -25,6 +24,7 @@ type Egress struct {
 	PrivateNets    []netip.Prefix        `json:"private_nets,omitempty"`  // that any allowed name may lead to
 	Proxy          *EgressProxy          `json:"proxy,omitempty"`         // nil: none
 	Publish        []uint16              `json:"publish,omitempty"`       // ports of the host's loopback
+	PerAddress     bool                  `json:"per_address,omitempty"`   // a listener for each address and port: no look-up program
 	MaxConnections int64                 `json:"max_connections"`         // at once
 	MaxBytes       int64                 `json:"max_egress_bytes"`        // -1: none
 	User           int                   `json:"user"`                    // of the process that dials
@@ -60,6 +60,14 @@ func newEgress(in *planInput) (*Egress, error) {
 	}
 	if e.Table, err = netguard.Compile(entries); err != nil {
 		return nil, &Refusal{What: "the allowlist: " + err.Error(), Clause: "network.allowlist", Remedy: "allow less, or ranges of ports"}
+	}
+	if e.PerAddress = !h.Info.BPF || slices.Contains(seams(), "lookup"); e.PerAddress {
+		if err = e.Table.Endpoints(); err != nil {
+			return nil, &Refusal{
+				What: "the allowlist without BPF, where every address and port has a socket: " + err.Error(), Clause: "network.allowlist",
+				Remedy: "allow less, or run on a kernel with BPF as root",
+			}
+		}
 	}
 	for _, r := range p.Resolve {
 		if e.Resolve == nil {
@@ -165,26 +173,8 @@ func (e *Egress) dialConfig(c Caller, v6 bool, filter []byte) *netguard.Config {
 	}
 	return &netguard.Config{
 		Proxy: proxy, Table: *e.Table, Resolve: e.Resolve, PrivateNames: e.PrivateNames, PrivateNets: e.PrivateNets, IPv6: v6,
-		MaxConnections: e.MaxConnections, MaxBytes: e.MaxBytes, Publish: e.Publish, CallerUID: c.UID, Seccomp: filter,
+		PerAddress: e.PerAddress, MaxConnections: e.MaxConnections, MaxBytes: e.MaxBytes, Publish: e.Publish, CallerUID: c.UID, Seccomp: filter,
 	}
-}
-
-// egressGaps are what the network clauses of a policy need and the host lacks.
-func egressGaps(p *policy.Policy, h *Host) []Gap {
-	if h.Info.BPF || !wantsEgress(p) {
-		return nil
-	}
-	var clause string
-	var src policy.Source
-	if p.Egress.Value == "allowlist" && len(p.Allow) > 0 {
-		clause, src = "network.allowlist", p.Allow[0].Source
-	} else {
-		clause, src = "network.publish", p.Publish[0].Source
-	}
-	return []Gap{{
-		Clause: clause, Source: src.String(), Missing: "connections cannot be led through the wall: " + h.Info.BPFError,
-		Remedy: fmt.Sprintf("run on a kernel with BPF as root, drop it, or accept a run without it with --allow-gap %s", clause),
-	}}
 }
 
 // rows are the plan's text about it.
@@ -207,6 +197,9 @@ func (e *Egress) rows(row func(name, format string, a ...any)) {
 	}
 	for _, port := range e.Publish {
 		row("publish", "127.0.0.1:%d of the host leads to the same port inside", port)
+	}
+	if e.PerAddress {
+		row("", "a listener for each address and port: servers of the command's own cannot have those; %d names below a wildcard", netguard.FewNames)
 	}
 	row("", "dialled by user %d; at most %d connections at once", e.User, e.MaxConnections)
 }

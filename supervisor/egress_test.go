@@ -69,12 +69,23 @@ func probes(p *Plan, call string) bool {
 	return slices.ContainsFunc(p.Canary, func(c Probe) bool { return c.Call == call })
 }
 
-func TestEgressNeedsBPF(t *testing.T) {
-	for flag, clause := range map[string]string{"allow=a.example:1": "network.allowlist (flag --allow)", "publish=8080": "network.publish (flag --publish)"} {
-		in := fakeInput(policyOf(t, flag, "allow-gap=record"))
+// Without BPF every address and port has a socket, and one layer is missing.
+func TestEgressWithoutBPF(t *testing.T) {
+	plan := func(allow ...string) (*Plan, error) {
+		in := fakeInput(policyOf(t, append(allow, "allow-gap=record")...))
 		in.host.Info.BPF, in.host.Info.BPFError = false, "no BTF"
-		if _, err := newPlan(in); !strings.Contains(refusal(t, err).Clause, clause) {
-			t.Errorf("%s: %v", flag, err)
+		return newPlan(in)
+	}
+	for _, ok := range []string{"allow=a.example:1", "publish=8080", "allow=10.0.0.0/26:1-5", "allow=*.a.example:443"} {
+		p, err := plan(ok)
+		must(t, err)
+		if !p.Egress.PerAddress || !slices.Contains(p.Thin, "network: network namespace only (no cgroup BPF)") {
+			t.Errorf("%s: %+v, thin %q", ok, p.Egress, p.Thin)
+		}
+	}
+	for _, wide := range []string{"allow=a.example:1-65535", "allow=10.0.0.0/16:1", "allow=2001:db8::/64:1"} {
+		if _, err := plan(wide); refusal(t, err).Clause != "network.allowlist" {
+			t.Errorf("%s: %v", wide, err)
 		}
 	}
 }

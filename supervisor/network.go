@@ -41,7 +41,7 @@ const networkGrace = 5 * time.Second
 // startDialler starts the process that dials, which needs a few milliseconds to
 // be ready, and loads the look-up program: both beside the birth.
 func (r *Run) startDialler() error {
-	if r.plan.Egress == nil || r.host.programs == nil {
+	if r.plan.Egress == nil {
 		return nil
 	}
 	if err := r.born.wait("cgroup"); err != nil { // the lock, without which a leaf is swept
@@ -62,7 +62,9 @@ func (r *Run) startDialler() error {
 		return err
 	}
 	go func() { n.limited <- n.leaf.Join(n.process.Pid()) }()
-	n.edge, err = bpf.NewEdge(r.plan.Egress.rules())
+	if !r.plan.Egress.PerAddress {
+		n.edge, err = bpf.NewEdge(r.plan.Egress.rules())
+	}
 	return err
 }
 
@@ -89,13 +91,8 @@ func (r *Run) openNetwork() error {
 	if n.inside, err = netguard.OpenNamespace(n.ns, cfg); err != nil {
 		return err
 	}
-	if err := errors.Join(n.attach(r.plan.off("edge")), r.sensor.Allow(r.plan.Egress.rules())); err != nil {
+	if err := r.attachEdge(); err != nil {
 		return err
-	}
-	if !r.plan.off("canary") {
-		if err := n.inside.Check(); err != nil {
-			return &Refusal{What: "the canary found a layer that does not bite: the edge of the network namespace", Err: err, Remedy: "nothing was run; see agentguard doctor"}
-		}
 	}
 	if err := <-n.limited; err != nil { // before it reads anything of the run's
 		return fmt.Errorf("the limits of the network process: %w", err)
@@ -109,6 +106,25 @@ func (r *Run) openNetwork() error {
 	}
 	if err := n.process.Ready(birthLimit); err != nil {
 		return &Refusal{What: "the run's network could not be opened", Err: err, Remedy: "nothing was run; a published port must be free and unprivileged"}
+	}
+	return nil
+}
+
+// attachEdge puts both layers' rules in force, and sees that the look-up program is.
+func (r *Run) attachEdge() error {
+	if r.sensor != nil {
+		if err := r.sensor.Allow(r.plan.Egress.rules()); err != nil {
+			return err
+		}
+	}
+	if r.net.edge == nil {
+		return nil
+	}
+	if err := r.net.attach(r.plan.off("edge")); err != nil || r.plan.off("canary") {
+		return err
+	}
+	if err := r.net.inside.Check(); err != nil {
+		return &Refusal{What: "the canary found a layer that does not bite: the edge of the network namespace", Err: err, Remedy: "nothing was run; see agentguard doctor"}
 	}
 	return nil
 }

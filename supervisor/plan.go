@@ -262,7 +262,7 @@ func gaps(p *policy.Policy, h *Host) ([]Gap, error) {
 	for _, g := range p.Gaps() {
 		all = append(all, Gap{Clause: g.Clause, Missing: g.Missing, Remedy: g.Remedy, Source: g.Source.String()})
 	}
-	all = append(append(all, hostGaps(p, h)...), egressGaps(p, h)...)
+	all = append(all, hostGaps(p, h)...)
 	var accepted []Gap
 	for _, g := range all {
 		if !p.AcceptsGap(g.Clause) {

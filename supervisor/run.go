@@ -229,6 +229,10 @@ func (r *Run) probeCgroups() error { return r.host.probeCgroup(parentName()) }
 // probePrograms opens the programs of the parent cgroup. Without them the plan
 // has a gap, which is not refused here.
 func (r *Run) probePrograms() error {
+	if slices.Contains(seams(), "programs") { // a test seam: a host without BPF
+		r.host.Info.BPFError = "switched off"
+		return r.host.probeCgroup(parentName() + "-nobpf")
+	}
 	r.host.probeBPF(runtimeDir())
 	if slices.Contains(seams(), "bpf") { // a parent that no program is attached to
 		return r.host.probeCgroup(parentName() + "-nobpf")

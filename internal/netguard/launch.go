@@ -141,18 +141,39 @@ func (p *Process) Send(n *Namespace) error {
 	for role, f := range n.Sockets {
 		roles, files = append(roles, string(role)), append(files, f)
 	}
-	return p.send(roles, files)
+	for _, s := range n.Each {
+		roles, files = append(roles, string(s.Role)), append(files, s.File)
+	}
+	for len(files) > 0 {
+		k := min(len(files), maxRights)
+		if err := p.send(roles[:k], files[:k]); err != nil {
+			return err
+		}
+		roles, files = roles[k:], files[k:]
+	}
+	return p.send([]string{allSent}, nil)
 }
+
+// maxRights is how many descriptors go in one message; allSent is the message
+// after the last of them.
+const (
+	maxRights = 64
+	allSent   = "all"
+)
 
 // SendSpare hands over one more socket for a published port.
 func (p *Process) SendSpare(f *os.File) error { return p.send([]string{string(Spare)}, []*os.File{f}) }
 
 func (p *Process) send(roles []string, files []*os.File) error {
 	var fds []int
+	var rights []byte
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
 	}
-	_, _, err := p.conn.WriteMsgUnix([]byte(strings.Join(roles, " ")), unix.UnixRights(fds...), nil)
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err := p.conn.WriteMsgUnix([]byte(strings.Join(roles, " ")), rights, nil)
 	if err != nil {
 		return fmt.Errorf("handing sockets to the network process: %w", err)
 	}

@@ -22,6 +22,7 @@ type directory struct {
 	given map[string]uint32 // names below wildcards
 	named map[uint32]string
 	next  map[*Name]uint32 // how many of a wildcard's addresses are given
+	most  uint32           // of each; 0: as many as its block has
 }
 
 // errFull means that all addresses of a wildcard are given.
@@ -80,7 +81,7 @@ func (d *directory) index(name string) (uint32, bool, error) {
 		if i, ok := d.given[name]; ok {
 			return i, true, nil
 		}
-		if d.next[w] >= 1<<w.Bits {
+		if d.next[w] >= 1<<w.Bits || d.most > 0 && d.next[w] >= d.most {
 			return 0, true, errFull
 		}
 		i := w.First + d.next[w]

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,8 +34,15 @@ const spares = 16
 // Namespace is a run's network namespace made ready.
 type Namespace struct {
 	Sockets map[Role]*os.File
+	Each    []Socket // without a look-up program: for each address and port
 	Spares  []*os.File
 	ns      *os.File
+}
+
+// Socket is one of several with a role.
+type Socket struct {
+	Role Role
+	File *os.File
 }
 
 // OpenNamespace makes the addresses, routes and sockets of a run in its network
@@ -60,13 +66,17 @@ func (n *Namespace) make(cfg *Config) error {
 		families = append(families, "6")
 	}
 	for _, f := range families {
-		if err := n.makeFamily(f, cfg.Table.UDP()); err != nil {
+		if err := n.makeFamily(f, cfg); err != nil {
 			return err
 		}
-		if cfg.AcceptFirst {
-			continue
+	}
+	if cfg.PerAddress {
+		if err := n.makeEndpoints(cfg); err != nil {
+			return err
 		}
-		if err := n.hold(f); err != nil {
+	}
+	if !cfg.AcceptFirst {
+		if err := n.holdAll(families); err != nil {
 			return err
 		}
 	}
@@ -83,17 +93,20 @@ func (n *Namespace) make(cfg *Config) error {
 	return nil
 }
 
-func (n *Namespace) makeFamily(f string, udp bool) error {
-	host := map[string]string{"4": "127.0.0.1", "6": "::1"}[f]
-	at := func(port string) string { return net.JoinHostPort(host, port) }
+func (n *Namespace) makeFamily(f string, cfg *Config) error {
+	dns := map[string]string{"4": "127.0.0.1:53", "6": "[::1]:53"}[f]
+	own := netip.AddrPortFrom(map[string]netip.Addr{"4": Own4, "6": Own6}[f], 0).String() // nothing allows it
 	errs := []error{
-		n.packet(Role("dns-udp"+f), "udp"+f, at("53"), nil),
-		n.listener(Role("dns-tcp"+f), "tcp"+f, at("53")),
-		n.listener(Role("tcp"+f), "tcp"+f, at("0")),
+		n.packet(Role("dns-udp"+f), "udp"+f, dns, freeBind),
+		n.listener(Role("dns-tcp"+f), "tcp"+f, dns),
 		n.raw(Role("raw"+f), f),
 	}
-	if udp {
-		errs = append(errs, n.packet(Role("udp"+f), "udp"+f, at("0"), wantDestination(f)))
+	if cfg.PerAddress {
+		return errors.Join(errs...)
+	}
+	errs = append(errs, n.listener(Role("tcp"+f), "tcp"+f, own))
+	if cfg.Table.UDP() {
+		errs = append(errs, n.packet(Role("udp"+f), "udp"+f, own, wantDestination(f)))
 	}
 	return errors.Join(errs...)
 }
@@ -104,35 +117,45 @@ func wantDestination(f string) func(fd int) error {
 		if f == "4" {
 			return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1))
 		}
-		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1))
+		return errors.Join(freeBind(fd), os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)))
 	}
 }
 
 func (n *Namespace) listener(role Role, network, at string) error {
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(false) // Go's default; a socket map takes no MPTCP socket
-	l, err := lc.Listen(context.Background(), network, at)
+	l, err := listen(network, at, freeBind)
 	if err != nil {
 		return err
 	}
-	f, err := l.(*net.TCPListener).File()
+	f, err := l.File()
 	return n.keep(role, f, errors.Join(err, l.Close()))
 }
 
+func listen(network, at string, set func(fd int) error) (*net.TCPListener, error) {
+	lc := net.ListenConfig{Control: controlled(set)}
+	lc.SetMultipathTCP(false) // Go's default; a socket map takes no MPTCP socket
+	l, err := lc.Listen(context.Background(), network, at)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
+}
+
 func (n *Namespace) packet(role Role, network, at string, set func(fd int) error) error {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if set == nil {
-			return nil
-		}
-		return errors.Join(c.Control(func(fd uintptr) { err = set(int(fd)) }), err)
-	}}
-	c, err := lc.ListenPacket(context.Background(), network, at)
+	c, err := receive(network, at, set)
 	if err != nil {
 		return err
 	}
-	f, err := c.(*net.UDPConn).File()
+	f, err := c.File()
 	return n.keep(role, f, errors.Join(err, c.Close()))
+}
+
+func receive(network, at string, set func(fd int) error) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: controlled(set)}
+	c, err := lc.ListenPacket(context.Background(), network, at)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
 }
 
 // raw makes a socket that sends whole IP packets and receives none.
@@ -145,8 +168,7 @@ func (n *Namespace) raw(role Role, f string) error {
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, ownMark))
-	return n.keep(role, os.NewFile(uintptr(fd), string(role)), err)
+	return n.keep(role, os.NewFile(uintptr(fd), string(role)), setMark(fd))
 }
 
 func (n *Namespace) keep(role Role, f *os.File, err error) error {
@@ -188,7 +210,8 @@ func (n *Namespace) Check() error {
 		}
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).Port
-		c, err := net.DialTimeout("tcp4", net.JoinHostPort(Own4.String(), strconv.Itoa(port)), checkLimit)
+		d := net.Dialer{Timeout: checkLimit, Control: controlled(setMark)} // marked: nobody is told of it
+		c, err := d.Dial("tcp4", net.JoinHostPort(Own4.String(), strconv.Itoa(port)))
 		if err == nil {
 			c.Close()
 			return errors.New("a connection to an address that is not allowed was made")
@@ -207,10 +230,13 @@ func (n *Namespace) Close() error {
 		errs = append(errs, f.Close())
 		delete(n.Sockets, role)
 	}
+	for _, s := range n.Each {
+		errs = append(errs, s.File.Close())
+	}
 	for _, f := range n.Spares {
 		errs = append(errs, f.Close())
 	}
-	n.Spares = nil
+	n.Spares, n.Each = nil, nil
 	return errors.Join(errs...)
 }
 

@@ -102,7 +102,7 @@ func lockDown(filter []byte) error {
 // follow takes sockets from the supervisor until it has no more to say: the run
 // has ended, or the supervisor has.
 func (s *server) follow(conn *net.UnixConn) error {
-	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*64))
+	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*maxRights))
 	for {
 		n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)
 		if errors.Is(err, io.EOF) || err == nil && n == 0 {
@@ -115,20 +115,19 @@ func (s *server) follow(conn *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
+		if string(buf[:n]) == allSent {
+			if err := s.begin(); err != nil {
+				return err
+			}
+			continue
+		}
 		roles := strings.Fields(string(buf[:n]))
 		if len(roles) != len(fds) {
 			return fmt.Errorf("%d sockets came for %d roles", len(fds), len(roles))
 		}
-		ready := false
 		for i, fd := range fds {
-			ready = ready || Role(roles[i]) == TCP4
 			if err := s.use(Role(roles[i]), fd); err != nil {
 				return fmt.Errorf("%s: %w", roles[i], err)
-			}
-		}
-		if ready {
-			if err := s.begin(); err != nil {
-				return err
 			}
 		}
 	}

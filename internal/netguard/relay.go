@@ -47,6 +47,9 @@ type server struct {
 
 func newServer(cfg *Config, events *reporter) *server {
 	s := &server{cfg: cfg, dir: newDirectory(&cfg.Table), events: events, live: map[*connection]bool{}, budget: newBudget(cfg.MaxBytes)}
+	if cfg.PerAddress {
+		s.dir.most = FewNames
+	}
 	s.dialer = newDialer(cfg, s.dir)
 	s.flows, s.holder, s.sockets = newFlows(s), newHolder(s), make(chan int, 4*spares)
 	s.ctx, s.stop = context.WithCancel(context.Background())

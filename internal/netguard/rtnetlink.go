@@ -45,7 +45,7 @@ func family(a netip.Addr) byte {
 
 // address gives lo an address of its own (struct ifaddrmsg).
 func (r *routes) address(a netip.Addr) {
-	m := []byte{family(a), byte(a.BitLen()), unix.IFA_F_PERMANENT, unix.RT_SCOPE_HOST}
+	m := []byte{family(a), byte(a.BitLen()), unix.IFA_F_PERMANENT | unix.IFA_F_NODAD, unix.RT_SCOPE_HOST}
 	m = binary.NativeEndian.AppendUint32(m, loIndex)
 	m = attribute(m, unix.IFA_LOCAL, a.AsSlice())
 	m = attribute(m, unix.IFA_ADDRESS, a.AsSlice())

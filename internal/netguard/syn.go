@@ -15,6 +15,10 @@ import (
 // CAP_NET_ADMIN or CAP_NET_RAW over the namespace (socket(7)).
 const ownMark = 0x6167
 
+func setMark(fd int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, ownMark))
+}
+
 // synBuffer holds the first packets of some thousand connections, each of which
 // counts with the kernel's own bookkeeping; what finds no room comes again after a second.
 const synBuffer = 8 << 20
@@ -80,36 +84,64 @@ var synOnly6 = []unix.SockFilter{
 	give(0),
 }
 
-// hold makes the packet socket of a family and sets the listener's filter. A
-// kernel without packet sockets has neither.
-func (n *Namespace) hold(f string) error {
+// holdAll makes the packet sockets and sets the listeners' filters. A kernel
+// without packet sockets has neither.
+func (n *Namespace) holdAll(families []string) error {
+	for _, f := range families {
+		err := n.hear(f)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, s := range n.listeners() {
+		rc, err := s.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var ferr error
+		err = rc.Control(func(fd uintptr) { ferr = attachFilter(int(fd), markedOnly) })
+		if err = errors.Join(err, ferr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listeners are those that connections are led to.
+func (n *Namespace) listeners() []*os.File {
+	var out []*os.File
+	for _, role := range []Role{TCP4, TCP6} {
+		if f := n.Sockets[role]; f != nil {
+			out = append(out, f)
+		}
+	}
+	for _, s := range n.Each {
+		if s.Role == TCP4 || s.Role == TCP6 {
+			out = append(out, s.File)
+		}
+	}
+	return out
+}
+
+// hear makes the packet socket of a family.
+func (n *Namespace) hear(f string) error {
 	protocol, filter := uint16(unix.ETH_P_IP), synOnly4
 	if f == "6" {
 		protocol, filter = unix.ETH_P_IPV6, synOnly6
 	}
 	// Protocol 0 hears nothing: the filter is there before bind(2) says what is heard (packet(7)).
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil
-	}
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	err = errors.Join(
+	return n.keep(Role("syn"+f), os.NewFile(uintptr(fd), "syn"+f), errors.Join(
 		attachFilter(fd, filter),
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, synBuffer)),
 		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(protocol), Ifindex: loIndex})),
-	)
-	if err := n.keep(Role("syn"+f), os.NewFile(uintptr(fd), "syn"+f), err); err != nil {
-		return err
-	}
-	rc, err := n.Sockets[Role("tcp"+f)].SyscallConn()
-	if err != nil {
-		return err
-	}
-	var ferr error
-	err = rc.Control(func(fd uintptr) { ferr = attachFilter(int(fd), markedOnly) })
-	return errors.Join(err, ferr)
+	))
 }
 
 // attachFilter sets a filter for good: whoever is handed the socket cannot change it.
