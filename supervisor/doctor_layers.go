@@ -71,7 +71,7 @@ func (x *examination) network() {
 		err, cellThin, x.bpfRemedy())
 	err = x.asRoot(func() error { return x.record.support.Err("sk_lookup") })
 	x.try("network", "allowlist", "a look-up program can lead allowed connections through the wall", err, cellThin,
-		"a kernel with sk_lookup programs; without, a run with an allowlist is refused")
+		"a kernel with sk_lookup programs; without, an allowlist is kept by a listener for each address and port")
 }
 
 // tryUnshare makes a namespace on a thread that ends with it.
