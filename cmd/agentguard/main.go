@@ -44,6 +44,12 @@ type status int
 func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 func run(args []string) int {
+	if len(args) == 1 && args[0] == "--version" {
+		// cobra's own line has more words, and for another it wants text/template. That
+		// finds methods by name, so that the linker would have to keep every method there is.
+		fmt.Println(version)
+		return 0
+	}
 	root := newRoot()
 	addMan(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
@@ -150,7 +156,6 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 		Version:       version,
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(commands()...)
 	setHelp(root)
