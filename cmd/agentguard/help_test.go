@@ -32,5 +32,23 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
-	walk(newRoot())
+	walk(newRoot(commands()...))
+}
+
+// TestTable holds the names of the table, by which a command is found before any
+// is made, to those of the commands.
+func TestTable(t *testing.T) {
+	for _, c := range commands() {
+		if got := c.make().Name(); got != c.name {
+			t.Errorf("%s is called %s in the table", got, c.name)
+		}
+		if got := only([]string{c.name, "x"}); len(got) != 1 || got[0].name != c.name {
+			t.Errorf("%s: found %v", c.name, got)
+		}
+	}
+	for _, args := range [][]string{nil, {"--help"}, {"help", "exec"}, {"exe"}} {
+		if got := only(args); len(got) != len(commands()) {
+			t.Errorf("%q: %d commands", args, len(got))
+		}
+	}
 }

@@ -50,7 +50,7 @@ func run(args []string) int {
 		fmt.Println(version)
 		return 0
 	}
-	root := newRoot()
+	root := newRoot(only(args)...)
 	addMan(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
 		addCompletions(root)
@@ -141,7 +141,25 @@ func say(err error) {
 	}
 }
 
-func newRoot() *cobra.Command {
+// command is an entry of the table: a name and what makes it.
+type command struct {
+	name string
+	make func() *cobra.Command
+}
+
+// only is the command that args begin with, or all there are: to make them all
+// takes longer than many a command.
+func only(args []string) []command {
+	all := commands()
+	for i, c := range all {
+		if len(args) > 0 && c.name == args[0] {
+			return all[i : i+1]
+		}
+	}
+	return all
+}
+
+func newRoot(list ...command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "agentguard",
 		Short: "Run a command in an envelope that the kernel enforces, and keep the kernel's record of it",
@@ -157,7 +175,9 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(commands()...)
+	for _, c := range list {
+		root.AddCommand(c.make())
+	}
 	setHelp(root)
 	return root
 }

@@ -1,18 +1,17 @@
 package main
 
 import (
-	"github.com/spf13/cobra"
-
 	"github.com/agentguard/agentguard/internal/netguard"
 	"github.com/agentguard/agentguard/supervisor"
 )
 
 // commands are all there are.
-func commands() []*cobra.Command {
+func commands() []command {
 	supervisor.Version = version
-	return []*cobra.Command{
-		newExec(), newDiff(), newCommit(), newDiscard(), newCommitApply(),
-		newPolicy(), newRuns(), newPs(), newTrace(), newExplain(), newInit(), newProfile(), newKeys(), newDoctor(), newVersion(),
+	return []command{
+		{"exec", newExec}, {"diff", newDiff}, {"commit", newCommit}, {"discard", newDiscard}, {supervisor.CommitCommand, newCommitApply},
+		{"policy", newPolicy}, {"runs", newRuns}, {"ps", newPs}, {"trace", newTrace}, {"explain", newExplain}, {"init", newInit},
+		{"profile", newProfile}, {"keys", newKeys}, {"doctor", newDoctor}, {"version", newVersion},
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 // commands are those that need no Linux: they read records that were copied
 // from a host, with its public key alone.
-func commands() []*cobra.Command {
-	return []*cobra.Command{newTrace(), newExplain(), newVersion()}
+func commands() []command {
+	return []command{{"trace", newTrace}, {"explain", newExplain}, {"version", newVersion}}
 }
 
 func newVersion() *cobra.Command {
