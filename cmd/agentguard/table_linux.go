@@ -9,9 +9,21 @@ import (
 func commands() []command {
 	supervisor.Version = version
 	return []command{
-		{"exec", newExec}, {"diff", newDiff}, {"commit", newCommit}, {"discard", newDiscard}, {supervisor.CommitCommand, newCommitApply},
-		{"policy", newPolicy}, {"runs", newRuns}, {"ps", newPs}, {"trace", newTrace}, {"explain", newExplain}, {"init", newInit},
-		{"profile", newProfile}, {"keys", newKeys}, {"doctor", newDoctor}, {"version", newVersion},
+		{"exec", newExec},
+		{"diff", newDiff},
+		{"commit", newCommit},
+		{"discard", newDiscard},
+		{supervisor.CommitCommand, newCommitApply},
+		{"policy", newPolicy},
+		{"runs", newRuns},
+		{"ps", newPs},
+		{"trace", newTrace},
+		{"explain", newExplain},
+		{"init", newInit},
+		{"profile", newProfile},
+		{"keys", newKeys},
+		{"doctor", newDoctor},
+		{"version", newVersion},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentguard/agentguard/internal/leanjson"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -178,7 +179,7 @@ func (r *Result) JSON() ([]byte, error) {
 		}
 		c.ArgvB64[i] = base64.StdEncoding.EncodeToString([]byte(a))
 	}
-	b, err := json.Marshal(&c)
+	b, err := leanjson.Marshal(&c)
 	if err != nil {
 		return nil, fmt.Errorf("runs: encode result: %w", err)
 	}
