@@ -32,7 +32,7 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
-	walk(newRoot(commands()...))
+	walk(newRoot())
 }
 
 // TestTable holds the names of the table, by which a command is found before any

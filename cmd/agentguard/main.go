@@ -50,7 +50,7 @@ func run(args []string) int {
 		fmt.Println(version)
 		return 0
 	}
-	root := newRoot(only(args)...)
+	root := newRoot(args...)
 	addMan(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
 		addCompletions(root)
@@ -159,7 +159,8 @@ func only(args []string) []command {
 	return all
 }
 
-func newRoot(list ...command) *cobra.Command {
+// newRoot makes the tree for these arguments: of one command, or of all.
+func newRoot(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "agentguard",
 		Short: "Run a command in an envelope that the kernel enforces, and keep the kernel's record of it",
@@ -175,7 +176,7 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	for _, c := range list {
+	for _, c := range only(args) {
 		root.AddCommand(c.make())
 	}
 	setHelp(root)
