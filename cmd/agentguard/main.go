@@ -119,6 +119,23 @@ func meant(c, of *cobra.Command, name, prefix string) string {
 	return "did you mean " + strings.Join(near, " or ") + "?"
 }
 
+// usageErrors adds to cobra's words about a number of arguments how the command
+// is called.
+func usageErrors(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		usageErrors(sub)
+	}
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			err := check(c, args)
+			if err != nil {
+				err = fmt.Errorf("%w; it is called as %s", err, strings.TrimSuffix(c.UseLine(), " [flags]"))
+			}
+			return err
+		}
+	}
+}
+
 // tell prints one line of ours.
 func tell(format string, a ...any) {
 	fmt.Fprintf(os.Stderr, "agentguard: "+format+"\n", a...)
@@ -180,5 +197,6 @@ happened: what ran, what it was refused and by which rule, what it consumed.`,
 		root.AddCommand(c.make())
 	}
 	setHelp(root)
+	usageErrors(root)
 	return root
 }

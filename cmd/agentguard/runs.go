@@ -94,14 +94,14 @@ func writeSummary(sum runs.Summary) error {
 
 func newRunsShow() *cobra.Command {
 	c := &cobra.Command{
-		Use: "show ID|last", Short: "Show how a run ended: status, usage, limits, denials, record", Args: cobra.ExactArgs(1),
-		Example: "  agentguard runs show last\n  agentguard runs show 20261129-1636",
+		Use: "show [ID|last]", Short: "Show how a run ended: status, usage, limits, denials, record", Args: cobra.MaximumNArgs(1),
+		Example: "  agentguard runs show\n  agentguard runs show 20261129-1636",
 	}
 	state := stateFlag(c)
 	asJSON := c.Flags().Bool("json", false, "the result as JSON")
 	plan := c.Flags().Bool("plan", false, "the plan that was in effect, as JSON")
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		d, err := openRun(*state, args[0])
+		d, err := openRun(*state, append(args, "last")[0])
 		if err != nil {
 			return err
 		}
