@@ -200,7 +200,8 @@ install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs 
 	@[ -x $(BIN)/agentguard ] || $(MAKE) --no-print-directory build
 	@[ -d $(BIN)/share ] || $(MAKE) --no-print-directory share
 	install -D -m 755 $(BIN)/agentguard $(DESTDIR)$(PREFIX)/bin/agentguard
-	cd $(BIN)/share && find . -type f -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
+	cd $(BIN)/share && find . -type f ! -perm -100 -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
+	cd $(BIN)/share && find . -type f -perm -100 -exec install -D -m 755 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	install -D -m 644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for u in $(UNITS); do sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/systemd/$$u >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$u && chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$u || exit 1; done

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -32,6 +33,7 @@ type HostInfo struct {
 	IPv6               bool     `json:"ipv6"`
 	ExecEvents         bool     `json:"exec_events"`    // an execve can be held while its file is hashed
 	MaxOpenFiles       int64    `json:"max_open_files"` // hard limit of the supervisor; 0 unknown
+	NoCoreLimit        bool     `json:"no_core_limit"`  // RLIMIT_CORE is 0 here and cannot be 1
 }
 
 // Host is a probed host: what it can enforce, by probing and never by version.
@@ -77,6 +79,23 @@ func (i HostInfo) openFiles(n int64) int64 {
 	return min(n, i.MaxOpenFiles)
 }
 
+// noCoreLimit reports whether core dumps cannot be limited to one byte: sudo, and
+// engines with --ulimit core=0, leave a hard limit of 0, which only
+// CAP_SYS_RESOURCE can raise, and containers lack that.
+func noCoreLimit() bool {
+	var core unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CORE, &core) != nil || core.Max > 0 {
+		return false
+	}
+	return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Max: 1}) != nil
+}
+
+// corePiped reports whether the kernel starts a helper for each crash (core(5)).
+func corePiped() bool {
+	b, err := os.ReadFile("/proc/sys/kernel/core_pattern")
+	return err == nil && bytes.HasPrefix(b, []byte("|"))
+}
+
 func (h *Host) openSystem() (err error) {
 	h.Info.IPv6 = exists("/proc/net/if_inet6")
 	h.Info.ExecEvents = codewatch.Probe() == nil
@@ -89,6 +108,7 @@ func (h *Host) openSystem() (err error) {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Max < 1<<31 {
 		h.Info.MaxOpenFiles = int64(files.Max)
 	}
+	h.Info.NoCoreLimit = noCoreLimit()
 	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
 		h.oomScoreAdj, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 	}

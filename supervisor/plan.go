@@ -204,7 +204,12 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 		}
 	}
 	// 1 and not 0: a pipe in core_pattern ignores 0 and starts the host's helper (core(5)).
-	add("RLIMIT_CORE", unix.RLIMIT_CORE, 1)
+	// Where 1 is not to be had, the plan is thin.
+	core := int64(1)
+	if p.Host.NoCoreLimit {
+		core = 0
+	}
+	add("RLIMIT_CORE", unix.RLIMIT_CORE, core)
 	add("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.Host.openFiles(limit(pol.MaxOpenFiles)))
 	add("RLIMIT_FSIZE", unix.RLIMIT_FSIZE, p.fileLimit(limit(pol.MaxFileBytes)))
 	add("RLIMIT_RTPRIO", unix.RLIMIT_RTPRIO, 0)
@@ -244,6 +249,9 @@ func thin(h *Host, view []Entry) []string {
 	}
 	if h.Info.BPF && !h.Info.ExecEvents {
 		out = append(out, "code: hashed when it is reported, not before it runs (no fanotify permission events)")
+	}
+	if h.Info.NoCoreLimit && corePiped() {
+		out = append(out, "crashes: the host's core_pattern helper is started for them (RLIMIT_CORE is 0 here, and only 1 would stop that)")
 	}
 	for i := range view {
 		if outer := holder(view, view[i].At); view[i].Access == "ro" && !view[i].system && !view[i].guard && outer != nil && outer.Access == "rw" {

@@ -79,6 +79,11 @@ func setup(env *testscript.Env) error {
 	env.Values[stateKey{}] = st
 	env.Setenv("PATH", programs()+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	env.Setenv("STATE", stateDir)
+	examples, err := filepath.Abs("../../docs/examples")
+	if err != nil {
+		return err
+	}
+	env.Setenv("EXAMPLES", examples)
 	env.Setenv("PROBE", filepath.Join(programs(), "probe"))
 	before := held()
 	env.Defer(func() {
