@@ -3,6 +3,7 @@ package changes
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +100,7 @@ func (c *committer) remove() error {
 			return nil
 		}
 		c.step("rmdir " + staged(e))
-		err := unix.Unlinkat(dir, string(e.Name), unix.AT_REMOVEDIR)
+		err := c.write(dir, e, func() error { return unix.Unlinkat(dir, string(e.Name), unix.AT_REMOVEDIR) })
 		if err == unix.ENOENT || c.o.Force && (err == unix.ENOTEMPTY || err == unix.ENOTDIR) {
 			return nil
 		}
@@ -131,7 +132,7 @@ func (c *committer) unlink(dir int, e *Entry) error {
 		return nil // only with Force, which does not remove trees that the run did not see
 	}
 	c.step("unlink " + staged(e))
-	return c.wrap(e, unix.Unlinkat(dir, string(e.Name), 0))
+	return c.wrap(e, c.write(dir, e, func() error { return unix.Unlinkat(dir, string(e.Name), 0) }))
 }
 
 // conflictNow is a change of the host between the check and the act.
@@ -148,7 +149,7 @@ func (c *committer) place() error {
 	t := &tour{set: c.set, root: c.top, open: c.after, visit: c.placeOne}
 	t.leave = func(dir int, e *Entry) error {
 		if dir < 0 || !c.picked(e) || e.New == nil || e.New.Type != Dir {
-			return nil
+			return c.wrap(e, c.restore(dir, string(e.Name), e))
 		}
 		old := e.Old
 		if len(e.From) > 0 {
@@ -162,7 +163,49 @@ func (c *committer) place() error {
 	if c.picked(c.root) && c.root.New != nil {
 		return c.wrap(c.root, c.settle(c.top, ".", c.root.Old, c.root.New))
 	}
-	return nil
+	return c.restore(c.top, ".", c.root)
+}
+
+// write does something in the directory dir, that of e. A run may have made a
+// directory writable, changed what is in it and taken the right away again, or
+// deleted it: the owner can do the same.
+func (c *committer) write(dir int, e *Entry, act func() error) error {
+	err := act()
+	if err != unix.EACCES {
+		return err
+	}
+	m, serr := statAt(dir, "")
+	if serr != nil || int(m.uid) != os.Geteuid() || m.mode&0o300 == 0o300 {
+		return err
+	}
+	if _, known := c.opened[e.Parent]; !known {
+		c.opened[e.Parent] = m.mode & 0o7777
+		if err := appendRecord(c.o.Journal, record{State: stateOpened, Root: c.root.N, Dir: e.Parent, Mode: m.mode & 0o7777}); err != nil {
+			return err
+		}
+	}
+	c.step("open " + strconv.Itoa(e.Parent))
+	if err := unix.Fchmod(dir, m.mode&0o7777|0o700); err != nil {
+		return err
+	}
+	return act()
+}
+
+// restore gives a directory that write has opened the mode back that it had.
+func (c *committer) restore(dir int, name string, e *Entry) error {
+	mode, ok := c.opened[e.N]
+	if !ok || dir < 0 {
+		return nil
+	}
+	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err == unix.ENOENT { // deleted
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchmod(fd, mode)
 }
 
 func (c *committer) after(dir int, e *Entry) (int, bool, error) {
@@ -184,7 +227,7 @@ func (c *committer) placeOne(dir int, e *Entry) error {
 	switch {
 	case len(e.From) > 0:
 		c.step("move in " + staged(e))
-		err := unix.Renameat2(c.stage, staged(e), dir, name, unix.RENAME_NOREPLACE)
+		err := c.write(dir, e, func() error { return unix.Renameat2(c.stage, staged(e), dir, name, unix.RENAME_NOREPLACE) })
 		if err == unix.ENOENT { // done before
 			err = nil
 		}
@@ -194,7 +237,7 @@ func (c *committer) placeOne(dir int, e *Entry) error {
 			return nil
 		}
 		c.step("mkdir " + staged(e))
-		if err := unix.Mkdirat(dir, name, 0o700); err != nil && err != unix.EEXIST {
+		if err := c.write(dir, e, func() error { return unix.Mkdirat(dir, name, 0o700) }); err != nil && err != unix.EEXIST {
 			return c.wrap(e, err)
 		}
 		return nil
@@ -228,7 +271,7 @@ func (c *committer) moveIn(dir int, e *Entry, name string) error {
 		flags = 0
 	}
 	c.step("move in " + staged(e))
-	if err := unix.Renameat2(c.stage, staged(e), dir, name, flags); err != nil {
+	if err := c.write(dir, e, func() error { return unix.Renameat2(c.stage, staged(e), dir, name, flags) }); err != nil {
 		return err
 	}
 	// Between two names of one file rename(2) does nothing.

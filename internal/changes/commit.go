@@ -54,6 +54,8 @@ type record struct {
 	State string `json:"state"`
 	Root  int    `json:"root"` // entry of the tree
 	Picks []span `json:"picks,omitempty"`
+	Dir   int    `json:"dir,omitempty"`  // of "opened": entry of the directory
+	Mode  uint32 `json:"mode,omitempty"` // that it gets back
 }
 
 // span is a range of entries, both ends included.
@@ -66,6 +68,7 @@ const (
 	stateDone    = "done"
 	stateUndone  = "undone" // the staging directory was removed, nothing was changed
 	stateDropped = "dropped"
+	stateOpened  = "opened" // a directory was made writable for its owner until the end
 )
 
 // Commit applies the picked entries of the tree with the given root entry to
@@ -107,12 +110,14 @@ type committer struct {
 	stage     int // descriptor of the staging directory, from "begin" on
 	conflicts []Conflict
 	moving    map[place]bool // directories that are renamed, by what the host has
+	opened    map[int]uint32 // modes of directories that were made writable, by entry
 }
 
 // Stage is the name of the staging directory of a run.
 func Stage(id string) string { return ".agentguard-commit-" + id }
 
 func (c *committer) all() error {
+	c.opened = map[int]uint32{}
 	if err := c.note(stateBegin); err != nil {
 		return err
 	}
@@ -271,8 +276,12 @@ func (c *committer) resume() error {
 		if r.Root != c.root.N {
 			continue
 		}
-		if r.State == stateBegin {
-			c.picks = c.pick(r.Picks)
+		switch r.State {
+		case stateBegin:
+			c.picks, c.opened = c.pick(r.Picks), map[int]uint32{}
+		case stateOpened:
+			c.opened[r.Dir] = r.Mode
+			continue
 		}
 		last = r
 	}
@@ -334,12 +343,14 @@ func Drop(journal *os.File, picks []bool) error {
 	return appendRecord(journal, record{State: stateDropped, Picks: spans(picks)})
 }
 
+// without leaves out what is decided, what cannot be committed, and what lies in
+// another tree: the journal of this one must not say that it was done.
 func (c *committer) without(picks []bool) []bool {
 	done, _, err := c.set.Settled(c.o.Journal)
 	out := slices.Clone(picks)
 	for i := range out {
 		e := &c.set.Entries[i]
-		out[i] = out[i] && err == nil && !done[i] && e.Op() != None && !(e.New != nil && e.New.Type == File && e.New.SHA256 == "")
+		out[i] = out[i] && err == nil && !done[i] && c.set.RootOf(e) == c.root && e.Op() != None && !(e.New != nil && e.New.Type == File && e.New.SHA256 == "")
 	}
 	return out
 }
