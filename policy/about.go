@@ -13,6 +13,7 @@ var about = map[string]string{
 	"filesystem.max_output_bytes": "size of the run's own storage: /tmp, home, staged changes",
 	"filesystem.max_file_bytes":   "size of one file",
 	"filesystem.max_files":        "files and directories in the run's own storage",
+	"filesystem.upper":            "where the run's own storage lies",
 	"filesystem.persistence":      "whether the run's own storage is kept",
 	"filesystem.commit":           "what happens to staged changes",
 	"filesystem.protect":          "paths of the workspace that stay unwritable",

@@ -52,6 +52,7 @@ func defaults(c Context) Policy {
 		MaxOutputBytes: Limit{N: defaultOutput},
 		MaxFileBytes:   unlimited,
 		MaxFiles:       unlimited,
+		Upper:          Text{Value: "auto"},
 		Persistence:    Text{Value: "ephemeral"},
 		Commit:         Text{Value: "never"},
 		Egress:         Text{Value: "deny"},

@@ -78,7 +78,7 @@ func TestFromFlags(t *testing.T) {
 
 // The flags of the issue are exactly the flags of the schema.
 func TestFlagsAreComplete(t *testing.T) {
-	want := strings.Fields("ro rw cow workspace mode output file-size files commit allow resolve proxy unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
+	want := strings.Fields("ro rw cow workspace mode output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
 	var got []string
 	for _, k := range schema() {
 		if k.flag != "" {

@@ -82,6 +82,20 @@ func (g *gaps) bounds(p *Policy) {
 // ended when it is passed, so it is kept within one counting interval.
 func (p *Policy) CountsOutput() bool { return p.reallyWritable() != "" && asked(p.MaxOutputBytes) }
 
+// StageLimited turns a workspace that is written in place and has a size limit
+// into one that is staged and committed when the command succeeds: no file system
+// keeps such a limit below a directory. It comes after Bound, which judges what
+// was asked for. A commit key that a file or a flag has set stays.
+func (p *Policy) StageLimited() {
+	if p.Workspace.Path == "" || p.Workspace.Mode != "rw" || !asked(p.MaxOutputBytes) {
+		return
+	}
+	p.Workspace.Mode = "cow"
+	if p.Commit.Source.IsDefault() {
+		p.Commit = Text{Value: "success", Source: p.MaxOutputBytes.Source}
+	}
+}
+
 // reallyWritable returns a host directory that the command may write, or "".
 func (p *Policy) reallyWritable() string {
 	if len(p.Writable) > 0 {

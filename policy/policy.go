@@ -95,6 +95,7 @@ type Policy struct {
 	MaxOutputBytes Limit // bytes, everything written
 	MaxFileBytes   Limit // bytes, one file
 	MaxFiles       Limit // files and directories
+	Upper          Text  // "ram", "auto" or "disk"
 	Persistence    Text  // "ephemeral" or "keep"
 	Commit         Text  // "never", "ask" or "success"
 	Protect        []Text

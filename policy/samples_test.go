@@ -19,6 +19,7 @@ var sampleValues = map[string][2]string{
 	"filesystem.max_output_bytes": {"10M", "20M"},
 	"filesystem.max_file_bytes":   {"10M", "20M"},
 	"filesystem.max_files":        {"10", "20"},
+	"filesystem.upper":            {"ram", "disk"},
 	"filesystem.persistence":      {"ephemeral", "keep"},
 	"filesystem.commit":           {"never", "success"},
 	"filesystem.protect":          {"a", "b/c"},

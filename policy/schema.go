@@ -63,6 +63,7 @@ func filesystemKeys() []key {
 		{"filesystem.max_output_bytes", "output", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxOutputBytes }, 1)},
 		{"filesystem.max_file_bytes", "file-size", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxFileBytes }, 1)},
 		{"filesystem.max_files", "files", one, isCount, count(func(p *Policy) *Limit { return &p.MaxFiles }, maxCount)},
+		{"filesystem.upper", "upper", one, isString, word(text(func(p *Policy) *Text { return &p.Upper }), "ram", "auto", "disk")},
 		{"filesystem.persistence", "", one, isString, word(text(func(p *Policy) *Text { return &p.Persistence }), "ephemeral", "keep")},
 		{"filesystem.commit", "commit", one, isString, word(text(func(p *Policy) *Text { return &p.Commit }), "never", "ask", "success")},
 		{"filesystem.protect", "", many, isString, texts(func(p *Policy) *[]Text { return &p.Protect }, parseProtect, nil)},

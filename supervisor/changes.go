@@ -16,7 +16,7 @@ import (
 // record. The tree is dead by now: nothing changes an upper any more. A run that
 // changed nothing has no change set.
 func (r *Run) packChanges(res *runs.Result) {
-	res.Planted = r.grants.planted()
+	res.Planted, res.Linked = r.grants.planted(), r.grants.linkedWrites(r.wall)
 	trees := r.changedTrees(res)
 	if len(trees) == 0 {
 		return
@@ -50,7 +50,7 @@ func (r *Run) storageFull() bool {
 	for _, f := range r.uppers {
 		var st unix.Statfs_t
 		if err := unix.Fstatfs(int(f.Fd()), &st); err == nil && st.Blocks > 0 {
-			return st.Bfree <= st.Blocks/100
+			return st.Bavail <= st.Blocks/100
 		}
 	}
 	return false

@@ -238,7 +238,7 @@ func (b *builder) pinMount(e *Entry, empty initproc.Arg) {
 // limitFiles sets the limit of files when the overlays are there: to mount one,
 // the kernel makes some in its work directory for a moment.
 func (b *builder) limitFiles() {
-	if b.plan.Limits.Files < 0 || countCow(b.plan.View) == 0 {
+	if b.plan.Limits.Files < 0 || countCow(b.plan.View) == 0 || b.plan.Upper == upperDisk { // ext4 has the files that it was made with
 		return
 	}
 	fs := b.NewSlot()

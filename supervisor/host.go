@@ -52,6 +52,8 @@ type Host struct {
 	sockets      []hostSocket
 	nice         int // the caller's
 	oomScoreAdj  int
+	memAvailable int64  // bytes; 0 unknown
+	noDisk       string // why the run's own storage cannot lie on disk; "": it can
 }
 
 // newHost begins to look at the host. dir is the runtime directory, which is
@@ -101,6 +103,7 @@ func (h *Host) openSystem() (err error) {
 	h.Info.ExecEvents = codewatch.Probe() == nil
 	h.procReadOnly, h.procMasked = existing(procReadOnly), existing(procMasked)
 	h.bash = exists("/bin/bash")
+	h.memAvailable = memAvailable()
 	if n, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
 		h.nice = 20 - n // the raw system call returns 20 - nice (getpriority(2))
 	}

@@ -235,7 +235,7 @@ func (r *Run) prepareMaterials() (materials, error) {
 		defer userns.Close() // of nil: no more than an error
 	}
 	var err error
-	if m.mounts, err = prepareMounts(r.plan, r.views, userns); err != nil {
+	if m.mounts, err = prepareMounts(r.plan, r.views, userns, r.dir.Dir()); err != nil {
 		return m, err
 	}
 	if r.plan.LandlockABI > 0 {

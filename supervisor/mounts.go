@@ -19,7 +19,7 @@ import (
 // that nobody else can see.
 type mountSet struct {
 	root    *os.File            // tmpfs with the directories, links, devices and generated files
-	scratch *os.File            // the one sized tmpfs
+	scratch *os.File            // the one sized file system
 	probe   *os.File            // a tmpfs that is never attached: the canary's Landlock probe
 	mounts  map[string]*os.File // detached mounts by where they go
 	rules   []landlock.Grant    // on descriptors of the above
@@ -31,22 +31,22 @@ type mountSet struct {
 
 // prepareMounts makes the detached mounts of a plan. leaf gives the directories
 // shown at /sys/fs/cgroup by name; userns maps ids for idmapped mounts.
-func prepareMounts(p *Plan, leaf map[string]*os.File, userns *os.File) (*mountSet, error) {
+// record is the run's directory, for storage on disk.
+func prepareMounts(p *Plan, leaf map[string]*os.File, userns, record *os.File) (*mountSet, error) {
 	m := &mountSet{mounts: map[string]*os.File{}, dirs: map[string]*os.File{}, masked: map[string]bool{}}
-	err := m.prepare(p, leaf, userns)
+	err := m.prepare(p, leaf, userns, record)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
 
-func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns *os.File) error {
+func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns, record *os.File) error {
 	var err error
 	if m.root, err = newTmpfs("root", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0755", "size=4m", "nr_inodes=4096"); err != nil {
 		return err
 	}
-	if m.scratch, err = newTmpfs("scratch", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
-		"mode=0755", "size="+tmpfsLimit(p.Limits.Output), "nr_inodes="+tmpfsLimit(filesToMount(p))); err != nil {
+	if m.scratch, err = newScratch(p, record); err != nil {
 		return err
 	}
 	if err = errors.Join(m.makeProbe(), writeFileAt(int(m.scratch.Fd()), maskFile, "", 0)); err != nil {

@@ -77,7 +77,7 @@ func (e *envelope) decide(t *testing.T) error {
 		must(t, err)
 		defer userns.Close()
 	}
-	e.mounts, err = prepareMounts(e.plan, e.leaf, userns)
+	e.mounts, err = prepareMounts(e.plan, e.leaf, userns, nil)
 	return err
 }
 

@@ -41,6 +41,7 @@ type Plan struct {
 	IPv6         bool     `json:"ipv6"`
 
 	Limits  Limits   `json:"limits"`
+	Upper   string   `json:"upper"` // where the run's own storage lies: ram or disk
 	Rlimits []Rlimit `json:"rlimits"`
 	Stdin   string   `json:"stdin"` // pass or null
 
@@ -145,6 +146,7 @@ func newPlan(in planInput) (*Plan, error) {
 	}
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)
+	plan.Upper = chooseUpper(p, h)
 	plan.Thin = thin(h, view)
 	if !in.grants.walked {
 		plan.Thin = append(plan.Thin, "unix sockets: the grants are too large to be searched; only sockets with a name in /proc/net/unix are masked")
@@ -302,6 +304,9 @@ func hostGaps(p *policy.Policy, h *Host) []Gap {
 	if !h.Info.BPF && p.CountsOutput() {
 		add("filesystem.max_output_bytes", p.MaxOutputBytes.Source, "what is written to real directories cannot be counted: "+h.Info.BPFError,
 			"write `none`, make the directories read-only, or accept with --allow-gap filesystem.max_output_bytes")
+	}
+	if missing, remedy := upperGap(p, h); missing != "" {
+		add(clauseUpper, p.Upper.Source, missing, remedy)
 	}
 	if !h.Info.BPF {
 		add("record", policy.Source{}, "the kernel's record cannot be made: "+h.Info.BPFError,

@@ -84,7 +84,7 @@ func (p *Plan) limitRows(row func(name, format string, a ...any)) {
 	num := func(n int64) string { return known(n, func() string { return strconv.FormatInt(n, 10) }) }
 	l := p.Limits
 	row("limits", "memory %s, tasks %s, cpu %s, wall %s", size(l.Memory), num(l.Tasks), dur(l.CPU), dur(l.Wall))
-	row("", "scratch %s, file limit %s, output kept %s, trace %s", size(l.Output), num(l.Files), size(l.Stdout), size(l.Trace))
+	row("", "scratch %s (%s), file limit %s, output kept %s, trace %s", size(l.Output), p.Upper, num(l.Files), size(l.Stdout), size(l.Trace))
 	for _, r := range p.Rlimits {
 		row("", "%s %d", r.Name, r.Value)
 	}

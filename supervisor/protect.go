@@ -20,12 +20,13 @@ import (
 // when the run has ended, and reported.
 var (
 	guardedDirs = []string{
-		".git/hooks", ".husky", ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".vim", ".claude", ".cursor", ".codex", ".gemini", ".continue",
-		".windsurf", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".config/agentguard", ".aws", ".kube",
-		".cargo/bin",
+		".git/hooks", ".husky", ".vscode", ".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".vim", ".claude", ".cursor", ".codex", ".gemini", ".continue",
+		".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".config/agentguard", ".aws", ".kube",
+		".cargo/bin", ".yarn/releases", ".yarn/plugins", ".yarn/sdks", ".githooks",
 	}
 	guardedFiles = []string{
-		".git/config", ".git/commondir", ".envrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".npmrc", ".mcp.json", ".vimrc", ".exrc", ".netrc",
+		".git/config", ".git/commondir", ".envrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".npmrc", ".mcp.json", ".vimrc", ".exrc", ".netrc", ".gdbinit", ".lldbinit",
+		".pre-commit-config.yaml", "lefthook.yml", "opencode.json",
 	}
 )
 
@@ -44,7 +45,7 @@ type guarded struct {
 func (g *grants) protect(list []policy.Text) error {
 	for i := range len(g.entries) {
 		e := g.entries[i]
-		if e.Op != "bind" || e.Access != "rw" || e.pinned != "" || !e.open.Dir() {
+		if !e.inPlace() {
 			continue
 		}
 		for _, rel := range guardedDirs {

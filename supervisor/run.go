@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/cgroup"
+	"github.com/agentguard/agentguard/internal/loopfs"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/policy"
@@ -262,6 +263,7 @@ func (r *Run) openState() error {
 	r.state = s
 	r.release.push("state", s.Close)
 	s.UseMounts(r.host.mountinfo)
+	r.host.noDisk = loopfs.Missing(s.Dir())
 	for i := range r.grants.entries {
 		e := &r.grants.entries[i]
 		covered, err := s.Covers(int(e.open.File.Fd()))

@@ -87,16 +87,23 @@ func walkSockets(entries []Entry) (found []hostSocket, all bool) {
 			continue
 		}
 		id := devIno{e.Dev, e.Ino}
-		walkDir(int(e.open.File.Fd()), ".", "", &left, func(rel string) {
-			found = append(found, hostSocket{path: path.Join(e.From, rel), in: id, rel: rel})
+		walkDir(int(e.open.File.Fd()), ".", "", &left, func(_ int, rel string, d os.DirEntry) {
+			if d.Type()&os.ModeSocket != 0 {
+				found = append(found, hostSocket{path: path.Join(e.From, rel), in: id, rel: rel})
+			}
 		})
 	}
 	return found, left > 0
 }
 
-// walkDir visits the directory name in dir, depth first, without following links.
-func walkDir(dir int, name, rel string, left *int, socket func(rel string)) {
+// walkDir visits what is in the directory name in dir, depth first, without
+// following links; visit gets its directory. Where no descriptors are left, as in
+// a tree of thousands of levels, nothing is left to be looked at either.
+func walkDir(dir int, name, rel string, left *int, visit func(dir int, rel string, d os.DirEntry)) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == unix.EMFILE || err == unix.ENFILE || err == unix.ENOMEM {
+		*left = 0
+	}
 	if err != nil {
 		return // gone, or not a directory any more
 	}
@@ -106,11 +113,10 @@ func walkDir(dir int, name, rel string, left *int, socket func(rel string)) {
 		list, err := f.ReadDir(256)
 		for _, e := range list {
 			*left--
-			switch at := path.Join(rel, e.Name()); {
-			case e.Type()&os.ModeSocket != 0:
-				socket(at)
-			case e.IsDir() && *left > 0:
-				walkDir(fd, e.Name(), at, left, socket)
+			at := path.Join(rel, e.Name())
+			visit(fd, at, e)
+			if e.IsDir() && *left > 0 {
+				walkDir(fd, e.Name(), at, left, visit)
 			}
 		}
 		if err != nil {

@@ -76,6 +76,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"output", "", "SIZE", "bytes in /tmp, /dev/shm and HOME (default 1G); when given, also what is written to real files"},
 	{"file-size", "", "SIZE", "size of one file"},
 	{"files", "", "N", "files in /tmp, /dev/shm and HOME together"},
+	{"upper", "", "WHERE", "where the run's own storage lies: ram, disk, or auto (the default: disk where memory is short)"},
 	{"stdout", "", "SIZE", "bytes of stdout and stderr that are kept; when given, also that are passed on"},
 	{"user", "", "ID", "user id that the command runs as (default: the workspace's owner)"},
 	{"commit", "", "WHEN", "what happens to staged changes: never (the default), ask (the default on a terminal) or success"},
@@ -235,7 +236,11 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, bound(p)
+	if err := bound(p); err != nil {
+		return nil, err
+	}
+	p.StageLimited()
+	return p, nil
 }
 
 // readPolicies reads files as the caller: what the caller cannot read is not

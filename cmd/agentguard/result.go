@@ -75,6 +75,9 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	for _, p := range res.Planted {
 		tell("%s, and other programs act on it (filesystem.protect); look at it", p)
 	}
+	for _, p := range res.Linked {
+		tell("%s has other names outside (hard links), and what was written to it is there too; --mode cow keeps them apart", p)
+	}
 	if res.Error != "" {
 		tell("%s", res.Error)
 	}

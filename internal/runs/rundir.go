@@ -132,6 +132,9 @@ func (d *RunDir) Path() string { return d.dir.Name() }
 // Close closes the directory, and so releases the lock.
 func (d *RunDir) Close() error { return d.dir.Close() }
 
+// Dir is the directory itself; it is closed with d.
+func (d *RunDir) Dir() *os.File { return d.dir }
+
 func fileName(name string) error {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
 		return fmt.Errorf("runs: not a file name: %q", name)

@@ -47,6 +47,9 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, p := range r.Planted {
 		row("planted", "%s", line(p))
 	}
+	for _, p := range r.Linked {
+		row("linked", "%s", line(p))
+	}
 	for _, t := range r.Thin {
 		row("thin", "%s", line(t))
 	}
