@@ -39,7 +39,7 @@ host's files are not what the run saw; 125 not, and stderr says why.`,
 	state := stateFlag(c)
 	force := c.Flags().Bool("force", false, "overwrite what was changed on the host meanwhile")
 	with := c.Flags().Bool("include-protected", false, "commit protected paths too")
-	quiet := c.Flags().BoolP("quiet", "q", false, "say nothing but errors")
+	quiet := c.Flags().BoolP("quiet", "q", false, "say nothing but errors and what is held back")
 	asJSON := c.Flags().Bool("json", false, "one line for each path: as diff --json, and its outcome, committed, held or conflict")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		s, d, paths, err := stagedArgs(*state, args)
@@ -68,11 +68,12 @@ func commit(s *supervisor.Staged, id string, o commitChoice) error {
 	if err := s.Commit(picks, o.force); err != nil {
 		return commitFailed(err, id, o.json)
 	}
-	switch {
-	case o.json:
+	if o.json {
 		return errors.Join(changes.WriteOutcome(os.Stdout, picked(list, picks), "committed"), changes.WriteOutcome(os.Stdout, held, "held"))
-	case !o.quiet:
-		tellCommitted(s, picks, held)
+	}
+	tellHeld(held)
+	if !o.quiet {
+		tellCommitted(s, picks)
 	}
 	return nil
 }
@@ -127,19 +128,23 @@ func tellConflicts(e *changes.ConflictError, id string) {
 	tell("nothing was committed: the host's files are not what the run saw; agentguard diff --patch %s shows its side, commit --force overwrites", id)
 }
 
-func tellCommitted(s *supervisor.Staged, picks []bool, held []changes.Change) {
-	n := 0
-	for i, on := range picks {
-		if on && s.Entries[i].Op() != changes.None && s.Entries[i].Op() != changes.Touched {
-			n++
-		}
-	}
+// tellHeld names what was asked for and not done, which -q does not silence.
+func tellHeld(held []changes.Change) {
 	for i := range held {
 		if i == most {
 			tell("and %d more are held back", len(held)-most)
 			break
 		}
 		tell("held back: %s: %s; commit it with --include-protected", trace.Quote(held[i].Path), held[i].Danger.Why)
+	}
+}
+
+func tellCommitted(s *supervisor.Staged, picks []bool) {
+	n := 0
+	for i, on := range picks {
+		if on && s.Entries[i].Op() != changes.None && s.Entries[i].Op() != changes.Touched {
+			n++
+		}
 	}
 	noun := "changes"
 	if n == 1 {

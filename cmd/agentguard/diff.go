@@ -23,8 +23,10 @@ func newDiff() *cobra.Command {
 		Use:   "diff [ID|last]",
 		Short: "Show what a run changed in its copy-on-write trees",
 		Long: `diff shows the staged changes of a run: dangerous ones first, such as git hooks and
-configuration, start-up files of shells, what editors, agents and CI act on. Without
-an ID it is the newest run that staged any.`,
+configuration, start-up files of shells, what editors, agents and CI act on. What the
+host's .gitignore files name, such as build output, is one line a directory; deletions
+and what commit holds back are always listed. Without an ID it is the newest run that
+staged any.`,
 		Example: "  agentguard diff\n  agentguard diff --patch last | git apply\n  agentguard diff --json | jq -r 'select(.danger) | .path'",
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -33,6 +35,7 @@ an ID it is the newest run that staged any.`,
 	patch := c.Flags().Bool("patch", false, "a patch for git apply")
 	names := c.Flags().Bool("name-status", false, "one change a line: a letter and the path")
 	asJSON := c.Flags().Bool("json", false, "one change a line, as JSON")
+	all := c.Flags().Bool("all", false, "list what git ignores too, in place of one line a directory")
 	c.MarkFlagsMutuallyExclusive("stat", "patch", "name-status", "json")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		s, d, err := openStaged(*state, args, false)
@@ -61,13 +64,17 @@ an ID it is the newest run that staged any.`,
 		case *asJSON:
 			return changes.WriteJSON(os.Stdout, list)
 		}
-		return writeDiff(s, d, list)
+		return writeDiff(s, d, list, *all)
 	}
 	return c
 }
 
-func writeDiff(s *supervisor.Staged, d *runs.RunDir, list []changes.Change) error {
-	if err := changes.WriteText(os.Stdout, list); err != nil {
+func writeDiff(s *supervisor.Staged, d *runs.RunDir, list []changes.Change, all bool) error {
+	var folds []changes.Fold
+	if !all {
+		list, folds = s.FoldIgnored(list, s.OpenTree)
+	}
+	if err := errors.Join(changes.WriteText(os.Stdout, list), changes.WriteFolds(os.Stdout, folds)); err != nil {
 		return err
 	}
 	for _, f := range s.Findings {

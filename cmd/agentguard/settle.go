@@ -100,8 +100,9 @@ func (f *execFlags) collectResults(res *runs.Result) error {
 	if err := s.Commit(picks, false); err != nil {
 		return commitFailed(err, res.ID, false)
 	}
+	tellHeld(held)
 	if !f.quiet {
-		tellCommitted(s, picks, held)
+		tellCommitted(s, picks)
 	}
 	return nil
 }
@@ -128,7 +129,7 @@ func (f *execFlags) ask(res *runs.Result) error {
 // writeStaged shows at most a screen of changes on stderr.
 func writeStaged(s *supervisor.Staged) error {
 	const most = 40
-	list := s.Changes(s.Protect, s.Settled)
+	list, folds := s.FoldIgnored(s.Changes(s.Protect, s.Settled), s.OpenTree)
 	rest := len(list) - most
 	if rest > 0 {
 		list = list[:most]
@@ -139,7 +140,11 @@ func writeStaged(s *supervisor.Staged) error {
 	if rest > 0 {
 		tell("and %d more", rest)
 	}
-	return nil
+	if len(folds) > most {
+		tell("and %d places that git ignores", len(folds)-most)
+		folds = folds[:most]
+	}
+	return changes.WriteFolds(os.Stderr, folds)
 }
 
 // continued opens what the run is to begin with: what --continue names, or with

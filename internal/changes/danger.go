@@ -34,7 +34,7 @@ var traps = []trap{
 	{
 		"git runs it", true,
 		[]string{".git/hooks", ".husky"},
-		nil,
+		[]string{".pre-commit-config.yaml", ".pre-commit-config.yml", "lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml", "lefthook.toml"},
 	},
 	{
 		"a shell reads it when it starts", true,
@@ -46,13 +46,13 @@ var traps = []trap{
 	},
 	{
 		"an editor acts on it", true,
-		[]string{".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".vim", ".config/nvim"},
-		[]string{".vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el", ".emacs", ".devcontainer.json"},
+		[]string{".vscode", ".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".vim", ".config/nvim"},
+		[]string{".gdbinit", ".lldbinit", ".vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el", ".emacs", ".devcontainer.json"},
 	},
 	{
 		"an agent acts on it", true,
-		[]string{".claude", ".cursor", ".codex", ".gemini", ".continue", ".windsurf", ".roo", ".cline"},
-		[]string{".mcp.json", ".aider.conf.yml", ".cursorrules", ".windsurfrules", ".clinerules"},
+		[]string{".claude", ".cursor", ".codex", ".gemini", ".continue", ".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq"},
+		[]string{".mcp.json", "opencode.json", ".aider.conf.yml", ".cursorrules", ".windsurfrules", ".clinerules"},
 	},
 	{
 		"it decides who may log in, or starts by itself", true,
@@ -66,7 +66,7 @@ var traps = []trap{
 	},
 	{
 		"a tool takes programs or sources from it", true,
-		[]string{".config/git", ".config/pip", ".cargo/bin"},
+		[]string{".config/git", ".config/pip", ".cargo/bin", ".yarn/releases", ".yarn/plugins", ".yarn/sdks"},
 		[]string{".gitconfig", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pypirc", "pip.conf", ".cargo/config", ".cargo/config.toml", ".condarc", ".gemrc", ".bundle/config"},
 	},
 	{
@@ -78,13 +78,13 @@ var traps = []trap{
 		[]string{".github/workflows", ".github/actions", ".circleci", ".buildkite", ".gitlab/ci", ".tekton", ".woodpecker"},
 		[]string{
 			".gitlab-ci.yml", ".travis.yml", "azure-pipelines.yml", "jenkinsfile", ".drone.yml", ".woodpecker.yml", "bitbucket-pipelines.yml", "cloudbuild.yaml",
-			".appveyor.yml", "appveyor.yml", ".pre-commit-config.yaml", "lefthook.yml",
+			".appveyor.yml", "appveyor.yml",
 		},
 	},
 	{
 		"a build or an interpreter runs it without being told to", false,
 		[]string{".mvn", "gradle/wrapper"},
-		[]string{"setup.py", "build.rs", "conftest.py", "sitecustomize.py", "usercustomize.py", "binding.gyp"},
+		[]string{"setup.py", "build.rs", "conftest.py", "sitecustomize.py", "usercustomize.py", "binding.gyp", ".bazelrc", "tools/bazel"},
 	},
 	{"agentguard may take what it grants from it", false, nil, []string{"agentguard.yaml"}},
 	{"git takes objects or attributes from it", false, nil, []string{".git/objects/info/alternates", ".git/info/attributes", ".gitmodules"}},

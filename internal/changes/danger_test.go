@@ -78,6 +78,18 @@ func TestDangerByPath(t *testing.T) {
 		{".git/refs/heads/x", Node{Type: Symlink, Target: []byte("main")}, false, false},
 		{"x.git/hooks/post-checkout", file, true, true},
 		{"hooks/use-state.ts", file, false, false},
+		{"repo/hooks/post-receive", file, true, true},
+		{"repo/hooks/update", file, true, true},
+		{"repo/hooks/post-receive.sample", file, false, false},
+		{".githooks/pre-push", file, true, true},
+		{"scripts/pre-commit", file, true, true},
+		{"bin/update", file, false, false},
+		{"src/hooks", Node{Type: Symlink, Target: []byte("tpl")}, true, true},
+		{".pre-commit-config.yaml", file, true, true},
+		{"sub/lefthook.yml", file, true, true},
+		{".yarn/releases/yarn-4.cjs", file, true, true},
+		{".yarn/cache/x.zip", file, false, false},
+		{".opencode/x", file, true, true},
 	} {
 		if d := at(c.path, c.node); (d.Why != "") != c.why || d.Protected != c.held {
 			t.Errorf("%s: %+v", c.path, d)
@@ -102,15 +114,14 @@ func TestDangerOfRenamed(t *testing.T) {
 	}
 }
 
-// A repository that the run makes without a .git is one all the same.
+// A bare repository of the host's, of which the change set has the hook alone.
 func TestDangerOfBare(t *testing.T) {
 	s := &Set{roots: []int{1}, Entries: []Entry{
 		{N: 1, Name: []byte("/ws"), Old: &Node{Type: Dir}},
-		{N: 2, Parent: 1, Name: []byte("HEAD"), New: &Node{Type: File}},
-		{N: 3, Parent: 1, Name: []byte("hooks"), New: &Node{Type: Dir}},
-		{N: 4, Parent: 3, Name: []byte("post-checkout"), New: &Node{Type: File}},
+		{N: 2, Parent: 1, Name: []byte("hooks")},
+		{N: 3, Parent: 2, Name: []byte("post-checkout"), New: &Node{Type: File}},
 	}}
-	if d := s.Danger(&s.Entries[3], nil); !d.Protected {
+	if d := s.Danger(&s.Entries[2], nil); !d.Protected {
 		t.Errorf("%+v", d)
 	}
 }

@@ -2,6 +2,7 @@ package changes
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -35,13 +36,14 @@ func opensTrap(p string) bool {
 func (s *Set) byGit(e *Entry, low string) Danger {
 	base, dir := path.Base(low), path.Base(path.Dir(low))
 	_, rest, in := strings.Cut("/"+low, "/.git/")
-	inHooks := dir == "hooks" && !strings.HasSuffix(base, ".sample")
 	module := in && strings.HasPrefix(rest, "modules/")
 	switch {
 	case e.New.Type == Dir && !brings(e):
 		return Danger{}
-	case module && (strings.Contains(rest+"/", "/hooks/") && !strings.HasSuffix(base, ".sample")), inHooks && s.bare(e):
+	case module && (strings.Contains(rest+"/", "/hooks/") && !strings.HasSuffix(base, ".sample")), isHook(dir, base):
 		return Danger{"git runs it", true}
+	case brings(e) && strings.Contains(base, "hooks"):
+		return Danger{"what comes with it was not judged, and git may run it", true}
 	case in && brings(e) && !gitData(rest):
 		return Danger{"what comes with it was not judged, and git may run it", true}
 	case base == ".git":
@@ -74,21 +76,17 @@ func inWorktrees(rest string) bool {
 	return ok && err == nil
 }
 
-// bare reports a file of a directory whose parent is a repository without a
-// .git: by its name, or because the run made the HEAD in it.
-func (s *Set) bare(e *Entry) bool {
-	hooks := s.at(e.Parent)
-	if hooks.Root() {
-		return false
-	}
-	top := s.at(hooks.Parent)
-	if strings.HasSuffix(strings.ToLower(string(top.Name)), ".git") {
-		return true
-	}
-	for n := top.N; n < len(s.Entries) && s.Entries[n].Parent >= top.N; n++ {
-		if o := &s.Entries[n]; o.Parent == top.N && strings.EqualFold(string(o.Name), "HEAD") && o.New != nil {
-			return true
-		}
-	}
-	return false
+// gitHooks are the names under which git looks for a hook (githooks(5)).
+var gitHooks = []string{
+	"applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-rebase",
+	"post-checkout", "post-merge", "pre-push", "pre-receive", "proc-receive", "post-receive", "post-update", "reference-transaction", "push-to-checkout",
+	"pre-auto-gc", "post-rewrite", "sendemail-validate", "fsmonitor-watchman", "p4-changelist", "p4-prepare-changelist", "p4-post-changelist", "p4-pre-submit",
+	"post-index-change",
+}
+
+// isHook goes by the name alone: whether the directory above is a repository
+// without a .git, or core.hooksPath of one of the host's leads here, is not in a
+// change set. "update" is a hook only where the directory says so.
+func isHook(dir, base string) bool {
+	return slices.Contains(gitHooks, base) || base == "update" && strings.Contains(dir, "hook")
 }

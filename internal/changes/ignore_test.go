@@ -1,0 +1,90 @@
+package changes
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ignored answers for one path as FoldIgnored asks.
+func ignored(g *ignores, p string, dir bool) bool {
+	if dir {
+		return g.dir(p) != ""
+	}
+	return g.dir(parentOf(p)) != "" || g.file(p)
+}
+
+func TestIgnores(t *testing.T) {
+	files := map[string]string{
+		"":       "# c\n*.o\n/build/\nout\n!keep.o\ndoc/*.txt\n**/cache/**\nlogs/**/debug\n[!a]x\nsp\\ \ntrail  \n\\#hash\n\\!bang\na**b\n[\nfoo/\r\n\ufeffx\n",
+		"sub":    "!*.o\n/only\n*.keep/\n",
+		"sub/sb": "*.o\n",
+	}
+	g := newIgnores(func(dir string) []byte { return []byte(files[dir]) })
+	for p, want := range map[string]bool{
+		"a.o": true, "x/y/a.o": true, "keep.o": false, "build/": true, "build": false, "x/build/": false, "build/a/b": true, "x/out": true, "out/": true, "out/z": true,
+		"doc/a.txt": true, "doc/b/a.txt": false, "cache/": false, "cache/x": true, "x/cache/y/z": true, "logs/debug": true, "logs/a/b/debug": true,
+		"bx": true, "ax": false, "sp ": true, "sp": false, "trail": true, "#hash": true, "!bang": true, "aXXb": true, "a/b": false, "[": false, "foo/": true, "foo": false,
+		"sub/a.o": false, "sub/only": true, "sub/x/only": false, "sub/z.keep/": true, "sub/z.keep": false, "sub/sb/a.o": true,
+	} {
+		if got := ignored(g, strings.TrimSuffix(p, "/"), strings.HasSuffix(p, "/")); got != want {
+			t.Errorf("%q: %v", p, got)
+		}
+	}
+}
+
+// Hostile patterns take bounded time.
+func TestIgnoresBounded(t *testing.T) {
+	line := strings.Repeat("**/*a*a*a*a*a*a*b/", 15) + "x\n"
+	g := newIgnores(func(string) []byte { return []byte(strings.Repeat(line, 4000)) })
+	p := strings.Repeat(strings.Repeat("a", 200)+"/", 200) + "y"
+	for range 20 {
+		if ignored(g, p, false) {
+			t.Error("ignored")
+		}
+	}
+}
+
+// What git says is what we say, but that we may list more.
+func FuzzIgnore(f *testing.F) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		return // Debian without git: TestIgnores remains
+	}
+	f.Add("*.o\n!a.o\nb/\n/c\n", "b/c/a.o")
+	f.Add("a/**/b\n**/c\nd/**\n", "a/x/b/c")
+	f.Add("[a-c]?\n\\!x\n* \n", "ab")
+	dir := f.TempDir()
+	if out, err := exec.Command(git, "init", "-q", dir).CombinedOutput(); err != nil {
+		f.Fatalf("%v %s", err, out)
+	}
+	f.Fuzz(func(t *testing.T, patterns, p string) {
+		parts := strings.Split(p, "/")
+		if len(patterns) > 200 || len(p) > 60 || strings.ContainsAny(patterns+p, "\x00\\") || strings.ContainsAny(p, "\n\"") || slices.ContainsFunc(parts, func(s string) bool {
+			return s == "" || s == "." || s == ".." || strings.EqualFold(s, ".git") || s == ".gitignore"
+		}) {
+			return
+		}
+		g := newIgnores(func(dir string) []byte {
+			if dir == "" {
+				return []byte(patterns)
+			}
+			return nil
+		})
+		ours := ignored(g, p, false)
+		if !ours {
+			return // listed: nothing is hidden
+		}
+		must(t, os.WriteFile(filepath.Join(dir, ".gitignore"), []byte(patterns), 0o644))
+		cmd := exec.Command(git, "-C", dir, "check-ignore", "-q", "--no-index", "--stdin", "-z")
+		cmd.Stdin = bytes.NewReader([]byte(p + "\x00"))
+		cmd.Env = []string{"HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"}
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%q folds %q, which git does not ignore: %v", patterns, p, err)
+		}
+	})
+}
