@@ -175,10 +175,16 @@ cases: build ## the confinement cases in CASES, where they are to be had
 	.ci/cases.sh $(CASES)
 
 .PHONY: bench
-bench: build ## launch time beside native and bubblewrap, interleaved
+bench: build ## launch time and workspaces beside native and bubblewrap, interleaved
 	@.ci/deps.sh bench
 	$(GO) build -o $(BIN)/launch ./bench/launch
 	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
+	@$(MAKE) --no-print-directory bench-workspace BENCHFLAGS=
+
+.PHONY: bench-workspace
+bench-workspace: build ## what a copy-on-write workspace costs; BENCHFLAGS=-whole for trees of 500 000 files
+	$(GO) build -o $(BIN)/workspace ./bench/workspace
+	$(BIN)/workspace -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 
 .PHONY: bench-relay
 bench-relay: build ## what an allowlist costs a connection, beside loopback and SOCKS5, interleaved

@@ -315,7 +315,8 @@ func (s *Staged) child(root *changes.Entry, req *commitRequest, top *os.File) er
 		return err
 	}
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", CommitCommand)
-	cmd.Env, cmd.Dir = []string{}, "/"
+	cmd.Env, _ = commitFault()
+	cmd.Dir = "/"
 	cmd.Stdin = bytes.NewReader(in)
 	cmd.ExtraFiles = []*os.File{s.dir, s.journal, top}
 	var out, errs bytes.Buffer

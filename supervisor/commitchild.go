@@ -55,7 +55,8 @@ func applyCommit(req *commitRequest, dir, journal, path *os.File) error {
 		return fmt.Errorf("entry %d is no tree", req.Root)
 	}
 	root, picks := &set.Entries[req.Root-1], unbits(req.Picks, len(set.Entries))
-	o := changes.Options{ID: req.ID, Force: req.Force, Journal: journal}
+	_, step := commitFault()
+	o := changes.Options{ID: req.ID, Force: req.Force, Journal: journal, Step: step}
 	if req.Check {
 		return set.Check(f, root, picks, o)
 	}
