@@ -62,6 +62,7 @@ func (p *Policy) Bound(c *Ceiling) error {
 			errs = append(errs, e)
 		}
 	}
+	p.boundFound(c)
 	return append(errs, p.boundWorkspace(c)...).sorted().err()
 }
 

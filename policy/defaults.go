@@ -30,6 +30,7 @@ func Defaults(c Context) *File {
 		*p = base
 		// Merge edits lists in place; each policy gets its own.
 		p.EnvAllow = append([]Text(nil), base.EnvAllow...)
+		p.Toolchains = append([]Text(nil), base.Toolchains...)
 		return nil
 	})
 	return f
@@ -48,7 +49,7 @@ func defaults(c Context) Policy {
 	return Policy{
 		Runtime:        Text{Value: "process"},
 		Workspace:      Workspace{Path: c.Cwd, Mode: "cow"},
-		Toolchains:     Text{Value: "auto"},
+		Toolchains:     []Text{{Value: auto}},
 		MaxOutputBytes: Limit{N: defaultOutput},
 		MaxFileBytes:   unlimited,
 		MaxFiles:       unlimited,

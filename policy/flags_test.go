@@ -59,6 +59,10 @@ func TestFromFlags(t *testing.T) {
 		{"files", "1000", "filesystem.max_files", "1000"},
 		{"stdout", "10M", "output.max_stdout_bytes", "10M"},
 		{"user", "0", "process.user", "0"},
+		{"toolchains", "none", "filesystem.toolchains", "none"},
+		{"toolchains", "/opt/x", "filesystem.toolchains", "/opt/x"},
+		{"cache", "auto", "filesystem.caches", "auto"},
+		{"cache", "npm", "filesystem.caches", "npm"},
 		{"commit", "ask", "filesystem.commit", "ask"},
 		{"trace", "changes", "trace.files", "changes"},
 		{"on-loss", "kill", "trace.on_loss", "kill"},
@@ -78,7 +82,7 @@ func TestFromFlags(t *testing.T) {
 
 // The flags of the issue are exactly the flags of the schema.
 func TestFlagsAreComplete(t *testing.T) {
-	want := strings.Fields("ro rw cow workspace mode output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
+	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
 	var got []string
 	for _, k := range schema() {
 		if k.flag != "" {

@@ -55,9 +55,6 @@ func (g *gaps) runtime(p *Policy) {
 }
 
 func (g *gaps) filesystem(p *Policy) {
-	if !p.Toolchains.Source.IsDefault() && p.Toolchains.Value == "auto" {
-		g.add("filesystem.toolchains", p.Toolchains.Source, "finding toolchains outside the system directories is not built yet", "remove toolchains, and name their directories with --ro")
-	}
 	for _, t := range p.Protect {
 		if where := p.reallyWritable(); where != "" && strings.ContainsAny(t.Value, "*?[") {
 			g.add("filesystem.protect", t.Source, "paths inside "+quote(where)+", which is written in place, are protected by name only, not by a pattern such as "+quote(t.Value),

@@ -28,7 +28,7 @@ func TestGaps(t *testing.T) {
 		{"  filesystem: {workspace: {mode: cow}}\n", ""},
 		{"  filesystem: {workspace: {mode: rw}}\n", ""},
 		{"  filesystem: {cow_mounts: [/a]}\n", ""},
-		{"  filesystem: {toolchains: auto}\n", "filesystem.toolchains"},
+		{"  filesystem: {toolchains: auto}\n", ""},
 		{"  filesystem: {toolchains: none}\n", ""},
 		{"  filesystem: {persistence: keep}\n", ""},
 		{"  filesystem: {commit: ask}\n", ""},

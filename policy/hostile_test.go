@@ -179,7 +179,7 @@ func writeLeaf(b *strings.Builder, p *Policy, k key) {
 		b.WriteString("}")
 	case clauses[0].Value == "[]" && k.form == named:
 		b.WriteString("{}")
-	case k.form == many && clauses[0].Value == "[]", k.name == "trace.syscalls", k.form == secretl && clauses[0].Value == none:
+	case k.form == many && clauses[0].Value == "[]", k.name == "trace.syscalls", k.form == worded && clauses[0].Value == none:
 		b.WriteString(clauses[0].Value)
 	case k.form == one:
 		b.WriteString(quoted(clauses[0].Value))

@@ -103,8 +103,12 @@ func (k key) jsonSchema() *schemaNode {
 		n = &schemaNode{Type: "array", Items: value}
 	case named:
 		n = &schemaNode{Type: "object", Additional: value}
-	case secretl:
-		n = &schemaNode{OneOf: []*schemaNode{{Enum: []any{none}}, {Type: "array", Items: value}}}
+	case worded:
+		words := &schemaNode{}
+		for _, w := range k.words() {
+			words.Enum = append(words.Enum, w)
+		}
+		n = &schemaNode{OneOf: []*schemaNode{words, {Type: "array", Items: value}}}
 	}
 	n.Description = about[k.name]
 	if k.flag != "" {

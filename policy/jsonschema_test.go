@@ -78,6 +78,11 @@ func TestSchemaAgrees(t *testing.T) {
 		}
 	}
 	agree("  secrets: none\n", true)
+	agree("  filesystem: {toolchains: auto}\n", true)
+	agree("  filesystem: {toolchains: none}\n", true)
+	agree("  filesystem: {toolchains: [auto, /opt/x]}\n", true)
+	agree("  filesystem: {toolchains: all}\n", false)
+	agree("  filesystem: {caches: auto}\n", false)
 	agree("  secrets: some\n", false)
 }
 

@@ -181,6 +181,8 @@ func (s secrets) read(v value) (edit, *problem) {
 	}, nil
 }
 
+func (s secrets) listWords() []string { return []string{none} }
+
 func (s secrets) show(p *Policy) []Clause {
 	if len(p.Secrets) == 0 {
 		return []Clause{{Value: none}}

@@ -91,7 +91,8 @@ type Policy struct {
 	Writable       []Mount
 	Cow            []Mount
 	Workspace      Workspace
-	Toolchains     Text  // "auto" or "none"
+	Toolchains     []Text // "auto", directories, or "none" alone
+	Caches         []Text // CacheNames or "auto"
 	MaxOutputBytes Limit // bytes, everything written
 	MaxFileBytes   Limit // bytes, one file
 	MaxFiles       Limit // files and directories
@@ -137,4 +138,8 @@ type Policy struct {
 
 	AllowGaps []Text
 	Unsafe    []Text
+
+	// Set by Bound: directories of the host that toolchains and caches, which are
+	// found and not named, must lie in. Nil is anywhere.
+	ToolchainRoots, CacheRoots []string
 }

@@ -180,8 +180,8 @@ func (r *reader) leaf(k key, e pair) {
 		r.list(k, e)
 	case named:
 		r.mapping(k, e)
-	case secretl:
-		if s, ok := e.value.(*ast.StringNode); ok && s.Value == none {
+	case worded:
+		if s, ok := e.value.(*ast.StringNode); ok && contains(k.words(), s.Value) {
 			r.scalar(k, "", e.value, e.at)
 			return
 		}
@@ -198,6 +198,11 @@ func (r *reader) list(k key, e pair) {
 		hint := "write [ENTRY, ENTRY], or [] for none"
 		if text, kind := scalarText(e.value); kind == isString {
 			hint = "write [" + quote(text) + "]"
+			if meant := didYouMean(text, k.words()); meant != "" {
+				hint = meant
+			} else if !strings.Contains(text, "/") && len(k.words()) > 0 {
+				hint = "write " + strings.Join(k.words(), ", ") + ", or [ENTRY, ENTRY]"
+			}
 		}
 		r.report(startOr(e.value, e.at), k.name, wrong(hint, "%s: expected a list, got %s", k.name, nodeKind(e.value)))
 		return

@@ -15,7 +15,8 @@ var sampleValues = map[string][2]string{
 	"filesystem.cow_mounts":       {"/a", "/b:/c"},
 	"filesystem.workspace.path":   {"/a", "/b"},
 	"filesystem.workspace.mode":   {"ro", "rw"},
-	"filesystem.toolchains":       {"none", "auto"},
+	"filesystem.toolchains":       {"/opt/a", "/opt/b"},
+	"filesystem.caches":           {"npm", "pip"},
 	"filesystem.max_output_bytes": {"10M", "20M"},
 	"filesystem.max_file_bytes":   {"10M", "20M"},
 	"filesystem.max_files":        {"10", "20"},
@@ -72,7 +73,7 @@ func samples(t *testing.T) (a, b map[string]string) {
 // body writes one value of a key as the lines below the top-level key.
 func body(k key, text string) string {
 	switch k.form {
-	case many, secretl:
+	case many, worded:
 		text = fmt.Sprintf("[%q]", text)
 	case named:
 		name, value, _ := strings.Cut(text, "=")

@@ -11,7 +11,7 @@ const (
 	one     form = iota // a single value
 	many                // a list of values
 	named               // a mapping of names to values
-	secretl             // a list, or the word "none"
+	worded              // a list, or one of the words of its field
 )
 
 // kinds is the set of YAML types that one value of a key may have.
@@ -59,7 +59,8 @@ func filesystemKeys() []key {
 		{"filesystem.cow_mounts", "cow", many, isString, mounts(func(p *Policy) *[]Mount { return &p.Cow }, staged)},
 		{"filesystem.workspace.path", "workspace", one, isString, workspacePath()},
 		{"filesystem.workspace.mode", "mode", one, isString, word(mode, "ro", "cow", "rw")},
-		{"filesystem.toolchains", "", one, isString, word(text(func(p *Policy) *Text { return &p.Toolchains }), "none", "auto")},
+		{"filesystem.toolchains", "toolchains", worded, isString, toolchains()},
+		{"filesystem.caches", "cache", many, isString, texts(func(p *Policy) *[]Text { return &p.Caches }, parseCache, autoCovers(equal))},
 		{"filesystem.max_output_bytes", "output", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxOutputBytes }, 1)},
 		{"filesystem.max_file_bytes", "file-size", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxFileBytes }, 1)},
 		{"filesystem.max_files", "files", one, isCount, count(func(p *Policy) *Limit { return &p.MaxFiles }, maxCount)},
@@ -102,7 +103,7 @@ func processKeys() []key {
 func recordKeys() []key {
 	syscalls := func(p *Policy) (*bool, *Source) { return &p.TraceSyscalls, &p.TraceSyscallsSource }
 	return []key{
-		{"secrets", "", secretl, isString, secrets{texts(func(p *Policy) *[]Text { return &p.Secrets }, parseAction, equal)}},
+		{"secrets", "", worded, isString, secrets{texts(func(p *Policy) *[]Text { return &p.Secrets }, parseAction, equal)}},
 		{"stdin", "", one, isString | isNull, word(text(func(p *Policy) *Text { return &p.Stdin }), "null", "pass")},
 		{"output.max_stdout_bytes", "stdout", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxStdout }, 1)},
 		{"output.terminal", "", one, isString, word(text(func(p *Policy) *Text { return &p.Terminal }), "sanitize", "raw")},
@@ -114,6 +115,14 @@ func recordKeys() []key {
 		{"allow_gaps", "allow-gap", many, isString, texts(func(p *Policy) *[]Text { return &p.AllowGaps }, parseGap, equal)},
 		{"unsafe", "", many, isString, texts(func(p *Policy) *[]Text { return &p.Unsafe }, parseUnsafe, equal)},
 	}
+}
+
+// words are what may stand in the place of a list, the default first.
+func (k key) words() []string {
+	if f, ok := k.field.(interface{ listWords() []string }); ok {
+		return f.listWords()
+	}
+	return nil
 }
 
 func concat(lists ...[]Mount) []Mount {

@@ -56,6 +56,9 @@ func choices(k key) string {
 	if f, ok := k.field.(scalar); ok {
 		return strings.Join(f.words, ", ")
 	}
+	if k.name == "filesystem.caches" {
+		return auto + ", " + strings.Join(CacheNames(), ", ")
+	}
 	return ""
 }
 
@@ -64,8 +67,8 @@ func (k key) starterValue(p *Policy) string {
 	switch {
 	case k.form == named:
 		return "{}"
-	case k.form == secretl:
-		return none
+	case k.form == worded:
+		return k.words()[0]
 	case k.name == "process.user":
 		return "1000"
 	}

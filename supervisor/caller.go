@@ -75,6 +75,22 @@ func (c Caller) StateDir(dir string) (string, error) {
 	return dir, err
 }
 
+// Home is the caller's home directory, under sudo the invoking user's; "" when
+// there is none.
+func (c Caller) Home(env func(string) string) string {
+	home := env("HOME")
+	if c.Sudo {
+		home = ""
+		if u, err := user.LookupId(strconv.Itoa(c.UID)); err == nil {
+			home = u.HomeDir
+		}
+	}
+	if !filepath.IsAbs(home) {
+		return ""
+	}
+	return filepath.Clean(home)
+}
+
 // As runs fn on a thread whose file-system ids are the caller's. Changing
 // fsuid from 0 also takes CAP_DAC_OVERRIDE and its kin from the thread's
 // effective set (credentials(7)); the thread ends with the call, so nothing

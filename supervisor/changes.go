@@ -61,7 +61,7 @@ func (r *Run) changedTrees(res *runs.Result) []changes.Tree {
 	var out []changes.Tree
 	for i := range r.plan.View {
 		e := &r.plan.View[i]
-		if e.Op != "cow" || r.uppers[e.Layer] == nil {
+		if e.Op != "cow" || e.Cache != "" || r.uppers[e.Layer] == nil {
 			continue
 		}
 		t := changes.Tree{Upper: r.uppers[e.Layer], Lower: e.open.File, Host: e.From, UID: uint32(r.plan.Identity.UID), GID: uint32(r.plan.Identity.GID)}

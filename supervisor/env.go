@@ -13,8 +13,9 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // buildEnv makes the command's environment from nothing: the few variables
 // that every program expects, those that the policy lets through, and those
-// that it sets. caller is the caller's environment as "NAME=value".
-func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool) []string {
+// that it sets. caller is the caller's environment as "NAME=value"; found says where
+// toolchains and caches are.
+func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool, found *findings) []string {
 	vars := map[string]string{
 		"HOME": Home, "TMPDIR": "/tmp", "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/sh",
 	}
@@ -27,11 +28,15 @@ func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool) []s
 			from[name] = value
 		}
 	}
-	vars["PATH"] = visiblePath(from["PATH"], view)
+	vars["PATH"] = visiblePath(slices.Concat(found.first, strings.Split(from["PATH"], ":")), view, found.moved)
 	for name, value := range from {
 		if p.PassesEnv(name) {
 			vars[name] = value
 		}
+	}
+	for _, kv := range found.env {
+		name, value, _ := strings.Cut(kv, "=")
+		vars[name] = value
 	}
 	for _, e := range p.EnvSet {
 		vars[e.Name] = e.Value
@@ -43,11 +48,18 @@ func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool) []s
 	return env
 }
 
-// visiblePath keeps the absolute directories of PATH that the view shows.
-func visiblePath(callers string, view []Entry) string {
+// visiblePath keeps the absolute directories that the view shows; moved has those
+// that it shows under another name.
+func visiblePath(dirs []string, view []Entry, moved map[string]string) string {
 	var keep []string
-	for _, dir := range strings.Split(callers, ":") {
-		if path.IsAbs(dir) && visible(view, dir) && !slices.Contains(keep, dir) {
+	for _, dir := range dirs {
+		if !path.IsAbs(dir) {
+			continue
+		}
+		if real := moved[path.Clean(dir)]; real != "" && !visible(view, dir) {
+			dir = real
+		}
+		if visible(view, dir) && !slices.Contains(keep, dir) {
 			keep = append(keep, dir)
 		}
 	}

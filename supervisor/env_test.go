@@ -44,7 +44,7 @@ func TestBuildEnv(t *testing.T) {
 					want[k] = v
 				}
 			}
-			got := buildEnv(&c.p, c.caller, view, c.bash)
+			got := buildEnv(&c.p, c.caller, view, c.bash, &findings{})
 			if !slices.IsSorted(got) || len(got) != len(want) {
 				t.Errorf("%d variables, want %d: %q", len(got), len(want), got)
 			}

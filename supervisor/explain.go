@@ -2,10 +2,6 @@ package supervisor
 
 import (
 	"errors"
-	"fmt"
-	"os/exec"
-	"path"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,13 +19,8 @@ func (r *Run) explain(err error) error {
 	}
 	name := trace.Quote(r.plan.Argv[0])
 	switch {
-	case se.Step.Stage == "exec" && errors.Is(se.Errno, unix.ENOENT) && r.presentInside() != "":
-		return &Refusal{
-			Status: StatusNoExec, What: trace.Quote(r.presentInside()) + " is there, but its interpreter or loader is not inside",
-			Remedy: "look at its first line, and show what it names with --ro",
-		}
 	case se.Step.Stage == "exec" && errors.Is(se.Errno, unix.ENOENT):
-		return &Refusal{Status: StatusNotFound, What: name + " was not found inside", Remedy: r.whereOnHost()}
+		return r.notFound()
 	case se.Step.Stage == "exec":
 		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: execHint(se.Errno)}
 	case se.Step.Label == openLabel:
@@ -47,39 +38,4 @@ func execHint(errno error) string {
 		return "it is neither a program for this machine nor a script with a #! line; name the interpreter"
 	}
 	return ""
-}
-
-// presentInside returns the candidate that a grant or the system shows, or "".
-func (r *Run) presentInside() string {
-	for _, c := range r.plan.Candidates {
-		if !path.IsAbs(c) {
-			c = path.Join(r.plan.Dir, c)
-		}
-		h := holder(r.plan.View, c)
-		if h == nil || !h.shows() {
-			continue
-		}
-		var st unix.Stat_t
-		rel := strings.TrimPrefix(c, h.At+"/")
-		if unix.Fstatat(int(h.open.File.Fd()), rel, &st, 0) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
-			return c
-		}
-	}
-	return ""
-}
-
-// whereOnHost says where the host has the program, and which flag shows it.
-func (r *Run) whereOnHost() string {
-	var found string
-	_ = r.caller.As(func() error {
-		found, _ = exec.LookPath(r.plan.Argv[0])
-		if found != "" && !path.IsAbs(found) {
-			found, _ = filepath.Abs(found)
-		}
-		return nil
-	})
-	if found == "" || visible(r.plan.View, found) {
-		return "the host does not have it either on this PATH"
-	}
-	return fmt.Sprintf("the host has it as %s; show its directory with --ro %s", trace.Quote(found), trace.Quote(dirOf(found)))
 }

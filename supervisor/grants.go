@@ -22,11 +22,13 @@ type grants struct {
 	sockets []hostSocket // found in the grants
 	guarded []guarded    // paths that are compared when the run has ended
 	walked  bool         // all of the grants was searched for them
+	secrets []hostSocket // credential files in toolchains, masked as sockets are
+	found   findings     // of toolchains and caches
 }
 
 // openGrants opens everything that the policy grants with the caller's ids.
 // All problems are reported, not only the first.
-func openGrants(p *policy.Policy, c Caller) (*grants, error) {
+func openGrants(p *policy.Policy, c Caller, environ []string) (*grants, error) {
 	g := &grants{dir: Home}
 	var errs []error
 	err := c.As(func() error {
@@ -45,7 +47,7 @@ func openGrants(p *policy.Policy, c Caller) (*grants, error) {
 		for _, u := range p.Unix {
 			errs = append(errs, g.addSocket(u))
 		}
-		errs = append(errs, g.protect(p.Protect), g.pin())
+		errs = append(errs, g.addFound(p, c, environ), g.protect(p.Protect), g.pin())
 		return nil
 	})
 	if errors.Join(errs...) == nil && err == nil {
@@ -151,7 +153,7 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 		Op: op, At: at, From: o.Path, Access: access, Dev: o.Stat.Dev, Ino: o.Stat.Ino,
 		Clause: clause, Source: m.Source, open: &o,
 	})
-	if access == "rw" && g.owner == nil && o.Dir() {
+	if access == "rw" && g.owner == nil && o.Dir() && key != clauseCaches {
 		g.owner = &o
 		if g.dir == Home {
 			g.dir = at

@@ -68,7 +68,7 @@ func TestGrantsOpen(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g, err := openGrants(&c.p, Caller{UID: os.Getuid()})
+			g, err := openGrants(&c.p, Caller{UID: os.Getuid()}, nil)
 			must(t, err)
 			defer closeGrants(t, g)
 			var got []string
@@ -118,7 +118,7 @@ func TestGrantsRefused(t *testing.T) {
 		{"/block", base + "/block is a device node, and devices cannot be granted", "remove the grant", nil},
 	} {
 		before := fds(t)
-		g, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(base+c.path, 7)}}, Caller{UID: testUID, GID: testGID, Sudo: true})
+		g, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(base+c.path, 7)}}, Caller{UID: testUID, GID: testGID, Sudo: true}, nil)
 		r := refusal(t, err)
 		if r.What != c.what || r.Remedy != c.remedy || r.Clause != "filesystem.read_only_mounts (p.yaml:7:3)" || StatusOf(err) != StatusFailed {
 			t.Errorf("%s: %+v", c.path, r)
@@ -158,7 +158,7 @@ func TestGrantsReportEverything(t *testing.T) {
 		ReadOnly: []policy.Mount{mountAt(base+"/a", 1), mountAt(base+"/file", 2)}, Writable: []policy.Mount{mountAt(base+"/b", 3)},
 		Workspace: policy.Workspace{Path: base + "/file", Mode: "rw", Source: lineOf(4)},
 	}
-	g, err := openGrants(&p, Caller{UID: os.Getuid()})
+	g, err := openGrants(&p, Caller{UID: os.Getuid()}, nil)
 	defer closeGrants(t, g)
 	want := "cannot grant " + base + "/a: open " + base + "/a: " + base + "/a: no such file or directory [filesystem.read_only_mounts (p.yaml:1:3)]; create it, or remove the grant\n" +
 		"cannot grant " + base + "/b: open " + base + "/b: " + base + "/b: no such file or directory [filesystem.writable_mounts (p.yaml:3:3)]; create it, or remove the grant\n" +

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -27,8 +26,6 @@ const (
 	birthLimit = 60 * time.Second
 	killLimit  = 60 * time.Second
 )
-
-func dirOf(p string) string { return path.Dir(p) }
 
 // openRecord makes the run's directory with its plan and its empty streams.
 // When the run cannot start, the directory goes: there is nothing to record.

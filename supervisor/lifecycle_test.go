@@ -158,11 +158,11 @@ func TestExplain(t *testing.T) {
 	}
 	// A program that the host has is named with the flag that shows it.
 	r.plan.Argv[0] = "/bin/sh"
-	if got := r.whereOnHost(); got != "the host has it as /bin/sh; show its directory with --ro /bin" {
+	if got := r.whereOnHost(); got != "the host has it as /bin/sh; show it with --ro /bin/sh" {
 		t.Error(got)
 	}
 	r.plan.View = []Entry{grant("/bin ro")}
-	if got := r.whereOnHost(); got != "the host does not have it either on this PATH" {
+	if got := r.whereOnHost(); got != "the host does not have it either" {
 		t.Error(got)
 	}
 }

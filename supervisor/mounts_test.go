@@ -59,7 +59,7 @@ func newEnvelope(t *testing.T, flags ...string) *envelope {
 // decide makes the plan and its mounts.
 func (e *envelope) decide(t *testing.T) error {
 	t.Helper()
-	g, err := openGrants(e.policy, Caller{UID: os.Getuid()})
+	g, err := openGrants(e.policy, Caller{UID: os.Getuid()}, nil)
 	must(t, err)
 	t.Cleanup(func() { closeGrants(t, g) })
 	filter, err := seccomp.Filter(nil)

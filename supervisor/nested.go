@@ -93,7 +93,7 @@ func (g *grants) nestOne(outer *Entry, rel string) error {
 	}
 	e := Entry{
 		Op: "cow", At: at, From: o.Path, Access: "rw", Dev: o.Stat.Dev, Ino: o.Stat.Ino,
-		Clause: outer.Clause, Source: outer.Source, open: &o,
+		Clause: outer.Clause, Source: outer.Source, Cache: outer.Cache, open: &o,
 	}
 	if !o.Dir() {
 		e.Op, e.Access = "bind", "ro"

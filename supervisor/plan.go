@@ -121,7 +121,7 @@ func newPlan(in planInput) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	masks, err := maskSockets(view, append(slices.Clip(h.sockets), in.grants.sockets...))
+	masks, err := maskSockets(view, slices.Concat(h.sockets, in.grants.sockets, in.grants.secrets))
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func newPlan(in planInput) (*Plan, error) {
 	for _, s := range p.SeccompAllow {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)
 	}
-	plan.Env = buildEnv(p, in.environ, view, h.bash)
+	plan.Env = buildEnv(p, in.environ, view, h.bash, &in.grants.found)
 	for _, kv := range plan.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		plan.EnvNames = append(plan.EnvNames, name)

@@ -97,7 +97,7 @@ func TestLinkTargetIsQuoted(t *testing.T) {
 	mkdirOwned(t, base+"/user", 0o755, testUID, testGID)
 	must(t, os.Symlink("/tmp/\x1b[2Jx\nagentguard: fake", base+"/user/link"), os.Symlink("/tmp/\x1b[2Jx\nagentguard: fake", base+"/link"))
 	for _, p := range []string{base + "/user/link", base + "/link"} {
-		_, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(p, 1)}}, Caller{UID: os.Getuid()})
+		_, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(p, 1)}}, Caller{UID: os.Getuid()}, nil)
 		if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") {
 			t.Errorf("%q", err)
 		}

@@ -213,7 +213,7 @@ func (r *Run) who() error {
 }
 
 func (r *Run) openPaths() error {
-	g, err := openGrants(r.cfg.Policy, r.caller)
+	g, err := openGrants(r.cfg.Policy, r.caller, r.cfg.Environ)
 	r.grants = g
 	r.release.push("grants", func() error {
 		var list []Opened
@@ -245,7 +245,8 @@ func (r *Run) probe() error {
 	if err := r.host.openSystem(); err != nil {
 		return err
 	}
-	if err := checkReach(r.grants.entries, runtimeDir(), r.host.mountinfo); err != nil {
+	reach := func(list []Entry) error { return checkReach(list, runtimeDir(), r.host.mountinfo) }
+	if err := errors.Join(r.grants.keepFound(reach), reach(r.grants.entries)); err != nil {
 		return err
 	}
 	return r.grants.nest(r.host.mountinfo, r.caller)
@@ -264,15 +265,20 @@ func (r *Run) openState() error {
 	r.release.push("state", s.Close)
 	s.UseMounts(r.host.mountinfo)
 	r.host.noDisk = loopfs.Missing(s.Dir())
-	for i := range r.grants.entries {
-		e := &r.grants.entries[i]
-		covered, err := s.Covers(int(e.open.File.Fd()))
+	return errors.Join(r.grants.keepFound(r.coversNot), r.coversNot(r.grants.entries))
+}
+
+// coversNot refuses grants that show the state directory.
+func (r *Run) coversNot(list []Entry) error {
+	for i := range list {
+		e := &list[i]
+		covered, err := r.state.Covers(int(e.open.File.Fd()))
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.From, err)
 		}
 		if covered {
 			return &Refusal{
-				What:   fmt.Sprintf("%s reaches the state directory %s, where the record is kept", e.From, s.Path()),
+				What:   fmt.Sprintf("%s reaches the state directory %s, where the record is kept", e.From, r.state.Path()),
 				Clause: e.Clause, Remedy: "grant less, or keep records elsewhere with --state DIR",
 			}
 		}

@@ -83,8 +83,8 @@ func walkSockets(entries []Entry) (found []hostSocket, all bool) {
 	left := walkBudget
 	for i := range entries {
 		e := &entries[i]
-		if !e.shows() || !e.open.Dir() || e.pinned != "" {
-			continue
+		if !e.shows() || !e.open.Dir() || e.pinned != "" || e.led != "" {
+			continue // toolchains are as large as the system directories, which nobody searches either
 		}
 		id := devIno{e.Dev, e.Ino}
 		walkDir(int(e.open.File.Fd()), ".", "", &left, func(_ int, rel string, d os.DirEntry) {

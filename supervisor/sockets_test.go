@@ -140,7 +140,7 @@ func TestWalkSockets(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	must(t, os.Link(base+"/ws/a/first.sock", base+"/ws/a/b/linked.sock"), os.Rename(base+"/ws/a/first.sock", base+"/ws/moved\nsock"))
-	g, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(base+"/ws", 1)}}, Caller{UID: os.Getuid()})
+	g, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(base+"/ws", 1)}}, Caller{UID: os.Getuid()}, nil)
 	must(t, err)
 	defer g.entries[0].open.File.Close()
 	var rel []string

@@ -25,6 +25,7 @@ type Entry struct {
 	IDMap  bool          `json:"idmap,omitempty"`  // host uid 0 is shown as the run's uid; of a cow entry, where its file system can
 	Layer  string        `json:"layer,omitempty"`  // names the layers of a cow entry
 	Mode   uint32        `json:"mode,omitempty"`   // permission bits of dir, file, device, scratch
+	Cache  string        `json:"cache,omitempty"`  // name of the cache that a cow entry is: its changes end with the run
 	Clause string        `json:"clause,omitempty"` // what granted it: "filesystem.read_only_mounts (policy.yaml:4:8)"
 	Source policy.Source `json:"-"`
 
@@ -34,6 +35,8 @@ type Entry struct {
 	system  bool   // part of the default view, not a grant
 	guard   bool   // read-only in a writable directory because other programs act on it
 	pinned  string // place of the grant that this directory belongs to
+	led     string // of a toolchain, the directory of programs that led to it
+	found   bool   // by looking, not by its name: left out where it may not be shown
 }
 
 // kind is the Landlock grant of an entry.
@@ -121,6 +124,9 @@ const (
 	clauseCow       = "filesystem.cow_mounts"
 	clauseWorkspace = "filesystem.workspace"
 	clauseUnix      = "network.unix"
+
+	clauseToolchains = "filesystem.toolchains"
+	clauseCaches     = "filesystem.caches"
 )
 
 // clauseText is how a clause appears in errors, the plan and the record.

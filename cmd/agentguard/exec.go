@@ -63,6 +63,8 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"cow", "", "PATH", "show a host directory, changes staged"},
 	{"workspace", "w", "DIR", "directory that the command starts in (default: the current one)"},
 	{"mode", "", "MODE", "how the workspace is shown: cow, changes are staged (the default); rw, they are real; ro"},
+	{"toolchains", "", "WHAT", "toolchains outside the system directories: auto, those of PATH (the default), none, or a directory; read-only, credentials masked"},
+	{"cache", "", "NAME", "a cache of your home directory as a copy whose changes end with the run: auto, npm, pip, go-build, ..."},
 	{"env", "", "NAME[=VALUE]", "pass a variable through, or set it"},
 	{"allow", "", "HOST:PORT", "reach this destination: a name, *.NAME, an address or a range; udp:// may stand before"},
 	{"resolve", "", "NAME=ADDR", "pin an allowed name to an address"},

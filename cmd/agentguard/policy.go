@@ -96,7 +96,7 @@ func newPolicyShow() *cobra.Command {
 	f := &execFlags{}
 	c := &cobra.Command{
 		Use: "show [flags]", Short: "Print each clause in effect, its value and what set it", Args: cobra.NoArgs,
-		Long:    "show takes the policy flags of exec and prints the merged policy: defaults, " + systemPolicy + ",\nthe named files and the flags, bounded by the ceiling.",
+		Long:    "show takes the policy flags of exec and prints the merged policy: defaults, " + systemPolicy + ",\nthe named files and the flags, bounded by the ceiling. Toolchains and caches that \"auto\"\nfinds here are listed with what led to them.",
 		Example: "  agentguard policy show\n  agentguard policy show -p policy.yaml --memory 2G",
 	}
 	f.addPolicyFlags(c)
@@ -106,9 +106,37 @@ func newPolicyShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return printClauses(p.Clauses(), *asJSON)
+		list, err := effective(p)
+		if err != nil {
+			return err
+		}
+		return printClauses(list, *asJSON)
 	}
 	return c
+}
+
+// effective are the clauses of a policy, with what "auto" comes to on this host
+// after those that ask for it.
+func effective(p *policy.Policy) ([]policy.Clause, error) {
+	c, err := caller()
+	if err != nil {
+		return nil, err
+	}
+	found := supervisor.Found(p, c, os.Environ())
+	var out []policy.Clause
+	list := p.Clauses()
+	for i, clause := range list {
+		out = append(out, clause)
+		if i+1 < len(list) && list[i+1].Key == clause.Key {
+			continue
+		}
+		for _, f := range found {
+			if f.Key == clause.Key {
+				out = append(out, f)
+			}
+		}
+	}
+	return out, nil
 }
 
 func newPolicySchema() *cobra.Command {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -29,15 +27,9 @@ func profiles() (*profile.Places, error) {
 	if err != nil {
 		return nil, err
 	}
-	home, config := os.Getenv("HOME"), os.Getenv("XDG_CONFIG_HOME")
+	home, config := c.Home(os.Getenv), os.Getenv("XDG_CONFIG_HOME")
 	if c.Sudo {
-		home, config = "", ""
-		if u, err := user.LookupId(strconv.Itoa(c.UID)); err == nil {
-			home = u.HomeDir
-		}
-	}
-	if !filepath.IsAbs(home) {
-		home = ""
+		config = ""
 	}
 	if !filepath.IsAbs(config) && home != "" {
 		config = filepath.Join(home, ".config")
