@@ -81,7 +81,7 @@ func (r *Run) presentInside() (*Entry, string) {
 		if h == nil || !h.shows() {
 			continue
 		}
-		at := path.Join(h.From, strings.TrimPrefix(path.Clean(c), h.At+"/")) // by name: what was held is released by now
+		at := path.Join(h.From, strings.TrimPrefix(path.Clean(c), h.At+"/"))
 		if st, err := os.Stat(at); err == nil && st.Mode().IsRegular() {
 			return h, at
 		}

@@ -27,6 +27,7 @@ type Plan struct {
 	Dir        string   `json:"dir"`        // working directory inside
 	Env        []string `json:"-"`          // NAME=value; the record holds names only
 	EnvNames   []string `json:"env"`
+	EnvFound   []string `json:"env_found,omitempty"` // names of those that toolchains and caches are found by
 	Identity   Identity `json:"identity"`
 
 	View         []Entry  `json:"view"`
@@ -143,6 +144,10 @@ func newPlan(in planInput) (*Plan, error) {
 	for _, kv := range plan.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		plan.EnvNames = append(plan.EnvNames, name)
+	}
+	for _, kv := range in.grants.found.env {
+		name, _, _ := strings.Cut(kv, "=")
+		plan.EnvFound = append(plan.EnvFound, name)
 	}
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)

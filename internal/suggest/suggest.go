@@ -21,12 +21,15 @@ import (
 // Plan is what is read of a run's plan.json.
 type Plan struct {
 	View []Entry  `json:"view"`
-	Env  []string `json:"env"` // names
+	Env  []string `json:"env"`       // names
+	Told []string `json:"env_found"` // of these, what toolchains and caches are found by
 }
 
 // Entry is one entry of the view: At inside is From on the host.
 type Entry struct {
 	Op, At, From, Access, Clause string
+
+	Cache string
 }
 
 // ParsePlan reads plan.json.
@@ -58,6 +61,8 @@ type Needs struct {
 	limits    map[string]uint64 // that were met, by their key: twice the value
 	words     map[string]bool   // under unsafe
 	looked    map[string]bool   // paths that were asked for remarks
+	caches    map[string]bool   // by name
+	tools     map[string]bool   // toolchains that were named
 	left      map[string]bool   // remarks: what is left out, and why
 }
 
@@ -73,6 +78,7 @@ func New(exists func(string) string, unsafe bool) *Needs {
 		Exists: exists, Unsafe: unsafe,
 		grants: map[grant]string{}, paths: map[string]bool{}, hosts: map[string]bool{}, sockets: map[string]bool{}, calls: map[string]bool{},
 		env: map[string]bool{}, limits: map[string]uint64{}, words: map[string]bool{}, left: map[string]bool{}, looked: map[string]bool{},
+		caches: map[string]bool{}, tools: map[string]bool{},
 	}
 }
 
@@ -80,7 +86,7 @@ func New(exists func(string) string, unsafe bool) *Needs {
 // missing from a record is missing from the needs.
 func (n *Needs) Add(p *Plan, record io.Reader) (trace.Judgement, error) {
 	for _, name := range p.Env {
-		if !given[name] && !policy.SecretName(name) {
+		if !given[name] && !policy.SecretName(name) && !slices.Contains(p.Told, name) {
 			n.env[name] = true
 		}
 	}
@@ -190,6 +196,10 @@ func (n *Needs) path(p *Plan, e *trace.Event, raw []byte, access string) {
 	switch in := p.holder(at); {
 	case in != nil && in.granted():
 		n.used(in, access)
+	case in != nil && in.Cache != "":
+		n.caches[in.Cache] = true
+	case in != nil && in.toolchain():
+		n.tool(in, access, e)
 	case in != nil && !failed:
 	case in != nil && in.At == at, in != nil && e.Errno != enoent:
 		if access != "r" && e.Denied() {
@@ -200,6 +210,19 @@ func (n *Needs) path(p *Plan, e *trace.Event, raw []byte, access string) {
 		n.probed(at)
 	default:
 		n.missed(at, access)
+	}
+}
+
+// toolchain reports a toolchain of the caller's, found or named.
+func (e *Entry) toolchain() bool { return strings.HasPrefix(e.Clause, "filesystem.toolchains") }
+
+// tool notes the use of a toolchain. What is found by default needs no word.
+func (n *Needs) tool(in *Entry, access string, e *trace.Event) {
+	if access != "r" && e.Denied() {
+		n.leave("writing %s: toolchains are read-only", trace.Quote(in.At))
+	}
+	if e.Errno == 0 && !strings.HasSuffix(in.Clause, " (default)") {
+		n.tools[in.From] = true
 	}
 }
 

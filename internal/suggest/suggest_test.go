@@ -203,3 +203,40 @@ func TestNeverBroad(t *testing.T) {
 		}
 	}
 }
+
+// Toolchains of PATH are a default, and need no word; those that were named and
+// caches are suggested as what they are, when they were used.
+func TestToolchainsAndCaches(t *testing.T) {
+	p := &Plan{
+		Env: []string{"PATH", "CI", "PYENV_ROOT"}, Told: []string{"PYENV_ROOT"},
+		View: []Entry{
+			{Op: "bind", At: "/h/.pyenv", From: "/h/.pyenv", Access: "ro", Clause: "filesystem.toolchains (default)"},
+			{Op: "bind", At: "/opt/x", From: "/opt/x", Access: "ro", Clause: "filesystem.toolchains (flag --toolchains)"},
+			{Op: "bind", At: "/opt/idle", From: "/opt/idle", Access: "ro", Clause: "filesystem.toolchains (flag --toolchains)"},
+			{Op: "cow", At: "/h/.npm", From: "/h/.npm", Access: "rw", Clause: "filesystem.caches (flag --cache)", Cache: "npm"},
+		},
+	}
+	n := New(func(string) string { return "a directory" }, false)
+	if _, err := n.Add(p, record(t, open("/h/.pyenv/bin/python", "r"), open("/opt/x/bin/y", "r"), open("/h/.npm/z", "w"), refused(open("/opt/x/new", "w"), 30))); err != nil {
+		t.Fatal(err)
+	}
+	want := `# it
+# left out: writing /opt/x: toolchains are read-only
+sandbox:
+  filesystem:
+    toolchains:
+      - "/opt/x"
+    caches:
+      - "npm"
+  env:
+    allowlist:
+      - "CI"
+`
+	got := string(n.YAML("it"))
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if _, err := policy.Parse("/p.yaml", []byte(got)); err != nil {
+		t.Error(err)
+	}
+}

@@ -21,7 +21,7 @@ func (n *Needs) YAML(head string) []byte {
 	}
 	b.WriteString("sandbox:\n  filesystem:\n")
 	switch {
-	case n.workspace == "" && len(ro)+len(rw)+len(cow) == 0:
+	case n.workspace == "" && len(ro)+len(rw)+len(cow)+len(n.tools)+len(n.caches) == 0:
 		b.WriteString("    read_only_mounts: []\n")
 	case n.workspace != "":
 		fmt.Fprintf(&b, "    workspace:\n      path: %s\n      mode: %s%s\n", quote(n.workspace), n.mode, n.modeRemark())
@@ -29,6 +29,8 @@ func (n *Needs) YAML(head string) []byte {
 	list(&b, "    ", "read_only_mounts", ro)
 	list(&b, "    ", "writable_mounts", rw)
 	list(&b, "    ", "cow_mounts", cow)
+	list(&b, "    ", "toolchains", slices.Sorted(maps.Keys(n.tools)))
+	list(&b, "    ", "caches", slices.Sorted(maps.Keys(n.caches)))
 	n.limitLines(&b, "filesystem")
 	n.network(&b)
 	n.process(&b)
