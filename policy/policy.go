@@ -93,12 +93,12 @@ type Policy struct {
 	Workspace      Workspace
 	Toolchains     []Text // "auto", directories, or "none" alone
 	Caches         []Text // CacheNames or "auto"
-	MaxOutputBytes Limit // bytes, everything written
-	MaxFileBytes   Limit // bytes, one file
-	MaxFiles       Limit // files and directories
-	Upper          Text  // "ram", "auto" or "disk"
-	Persistence    Text  // "ephemeral" or "keep"
-	Commit         Text  // "never", "ask" or "success"
+	MaxOutputBytes Limit  // bytes, everything written
+	MaxFileBytes   Limit  // bytes, one file
+	MaxFiles       Limit  // files and directories
+	Upper          Text   // "ram", "auto" or "disk"
+	Persistence    Text   // "ephemeral" or "keep"
+	Commit         Text   // "never", "ask" or "success"
 	Protect        []Text
 
 	Egress         Text // "deny" or "allowlist"

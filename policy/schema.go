@@ -8,10 +8,10 @@ import (
 type form int
 
 const (
-	one     form = iota // a single value
-	many                // a list of values
-	named               // a mapping of names to values
-	worded              // a list, or one of the words of its field
+	one    form = iota // a single value
+	many               // a list of values
+	named              // a mapping of names to values
+	worded             // a list, or one of the words of its field
 )
 
 // kinds is the set of YAML types that one value of a key may have.

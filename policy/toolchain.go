@@ -32,7 +32,9 @@ func parseCache(v value) (Text, *problem) {
 type toolchainList struct{ list[Text] }
 
 func toolchains() toolchainList {
-	covers := func(most, entry string) bool { return entry == none || entry != auto && most != none && pathCovers(most, entry) }
+	covers := func(most, entry string) bool {
+		return entry == none || entry != auto && most != none && pathCovers(most, entry)
+	}
 	return toolchainList{texts(func(p *Policy) *[]Text { return &p.Toolchains }, parseToolchain, autoCovers(covers))}
 }
 
