@@ -26,8 +26,29 @@ func TestIncident(t *testing.T) {
 	if out, err := exec.Command("../../testdata/incident/make.sh", repo).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	steps := incidentSteps(readDoc(t, "incident.md"))
-	if len(steps) < 10 {
+	typed(t, readDoc(t, "incident.md"), repo, "/srv/prices", 10)
+}
+
+// TestReadme types the first minute of README.md.
+func TestReadme(t *testing.T) {
+	testenv.Root(t)
+	if err := emptyDir(stateDir); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed(t, string(page), t.TempDir(), "/src", 3)
+}
+
+// typed runs the commands of a page's console blocks in dir, which the page calls
+// another name, and looks for each line that the page shows. The page has at
+// least so many commands.
+func typed(t *testing.T, page, dir, called string, least int) {
+	t.Helper()
+	steps := incidentSteps(page)
+	if len(steps) < least {
 		t.Fatalf("%d commands on the page", len(steps))
 	}
 	var script strings.Builder
@@ -35,13 +56,13 @@ func TestIncident(t *testing.T) {
 		fmt.Fprintf(&script, "echo; echo %%%%step %d\n%s\n", i, s.command)
 	}
 	cmd := exec.Command("bash", "-c", script.String())
-	cmd.Dir = repo
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+programs()+":"+os.Getenv("PATH"), "HOME=/root")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Logf("the last command ended with %v", err)
 	}
-	text := strings.ReplaceAll(string(out), repo, "/srv/prices")
+	text := strings.ReplaceAll(string(out), dir, called)
 	for i, s := range steps {
 		_, got, _ := strings.Cut(text, fmt.Sprintf("%%%%step %d\n", i))
 		got, _, _ = strings.Cut(got, "\n%%step ")
