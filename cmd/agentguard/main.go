@@ -183,7 +183,18 @@ func newRoot(args ...string) *cobra.Command {
 		Short: "Run a command in an envelope that the kernel enforces, and keep the kernel's record of it",
 		Long: `agentguard executes any command on a plain Linux host, starting from zero authority
 and adding only what a policy grants, and keeps the kernel's own record of what
-happened: what ran, what it was refused and by which rule, what it consumed.`,
+happened: what ran, what it was refused and by which rule, what it consumed.
+
+Files:
+
+  /etc/agentguard/policy.yaml     defaults for every run of this host
+  /etc/agentguard/ceiling.yaml    what any policy may grant, to all but a root login
+  /etc/agentguard/seal.yaml       where seals are anchored
+  ~/.config/agentguard/profiles/  profiles of your own
+  /var/lib/agentguard/            records; users/UID/ below it for runs under sudo
+  /run/agentguard/                what is kept between runs
+
+Exit status: that of exec is the command's own; else 0 done, 125 not, and stderr says why.`,
 		Example: `  agentguard exec -- make test
   agentguard exec --mode rw -- sh -c 'go build ./... && go test ./...'
   agentguard trace show last`,

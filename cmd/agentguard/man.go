@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
 
 // addMan adds one more command to a build with the tag agentguard_docs, which writes
@@ -27,6 +29,7 @@ func addMan(root *cobra.Command) {
 			}
 			root.DisableAutoGenTag = true
 			keepLines(root)
+			nameValues(root)
 			err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Manual: "agentguard", Source: "agentguard " + version, Date: &date}, args[0])
 			if err != nil {
 				return err
@@ -35,6 +38,29 @@ func addMan(root *cobra.Command) {
 		},
 	})
 }
+
+// nameValues puts what the value of a flag is called where cobra writes its
+// default, and the default behind the text.
+func nameValues(c *cobra.Command) {
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() == "bool" {
+			return
+		}
+		name, usage := pflag.UnquoteUsage(f)
+		switch f.DefValue {
+		case "", "[]", "0", "0s", "-1":
+		default:
+			usage += " (default " + f.DefValue + ")"
+		}
+		f.Usage, f.DefValue = usage, name
+	})
+	for _, sub := range c.Commands() {
+		nameValues(sub)
+	}
+}
+
+// quotedName is a value's name in the quotes that cobra puts around texts.
+var quotedName = regexp.MustCompile(`(\\fB--[a-z-]+\\fP=)"([^"]*)"`)
 
 // plainSwitches takes the default from switches, which cobra writes as --force[=false].
 func plainSwitches(dir string) error {
@@ -47,7 +73,8 @@ func plainSwitches(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(page, bytes.ReplaceAll(b, []byte("[=false]"), nil), 0o644); err != nil {
+		b = quotedName.ReplaceAll(bytes.ReplaceAll(b, []byte("[=false]"), nil), []byte("$1$2"))
+		if err := os.WriteFile(page, b, 0o644); err != nil {
 			return err
 		}
 	}
