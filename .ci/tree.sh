@@ -15,5 +15,9 @@ rule "unfinished work" "$(git grep -nIE '\b(T[O]DO|FIX[M]E|X[X]X)\b|not[ ]implem
 rule "skip outside internal/testenv" "$(git grep -nE '\b[tb]\.Skip(f|Now)?\(' -- '*_test.go' ':!internal/testenv')"
 # cilium/ebpf is large and asks the kernel questions as it starts.
 rule "cilium/ebpf imported outside bpf" "$(git grep -lE '"github.com/cilium/ebpf' -- '*.go' ':!bpf')"
+# One page says what the pieces are; it is of no use when a piece is missing.
+rule "not in ARCHITECTURE.md's table" "$(git ls-files '*.go' ':!*_test.go' ':!bench' ':!testdata' ':!.ci' ':!*/gen/*' | xargs -n1 dirname | sort -u | while read -r d; do [[ $d == internal/testenv ]] || grep -qF "| \`$d\` |" ARCHITECTURE.md || echo "$d"; done)"
+# Every page can be found from the README.
+rule "not linked from README.md" "$(git ls-files 'docs/*.md' ':!docs/decisions' | while read -r f; do grep -qF "($f)" README.md || echo "$f"; done)"
 rule "not executable" "$(git ls-files -s '*.sh' .ci/run | awk '$1 != 100755 { print $4 }' | xargs -r grep -l '^#!')"
 exit $bad
