@@ -1,15 +1,18 @@
 package policy
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // list is a clause of many entries: later sources add to it, and an entry
 // that begins with "!" removes one that is there already.
 type list[T any] struct {
 	at     func(*Policy) *[]T
 	parse  func(value) (T, *problem)
-	id     func(T) string    // equal for two entries that mean the same
-	same   func(a, b T) bool // have they one id? nil: compares ids; lists may be long
-	text   func(T) string    // for people; nil when it is the id
+	id     func(T) string // equal for two entries that mean the same
+	index  *places[T]     // of a list that may be long; nil: entries are compared one by one
+	text   func(T) string // for people; nil when it is the id
 	src    func(T) Source
 	covers func(most, entry T) bool // nil: the ceiling does not bound it
 	from   func(*Policy) []T        // what a ceiling allows; nil when it is its own list
@@ -37,17 +40,37 @@ func (l list[T]) read(v value) (edit, *problem) {
 // that what is asked for is never mistaken for a default.
 func (l list[T]) add(p *Policy, entry T) {
 	all := l.at(p)
-	same := l.same
-	if same == nil {
-		same = func(a, b T) bool { return l.id(a) == l.id(b) }
-	}
-	for i, old := range *all {
-		if same(old, entry) {
-			(*all)[i] = entry
-			return
-		}
+	if i := l.find(p, entry); i >= 0 {
+		(*all)[i] = entry
+		return
 	}
 	*all = append(*all, entry)
+}
+
+// places are where the entries of the list that was last added to are, by id.
+type places[T any] struct {
+	list *[]T
+	by   map[string]int
+}
+
+// find returns where the entry is, or -1, after which it must be appended.
+func (l list[T]) find(p *Policy, entry T) int {
+	all, id := *l.at(p), l.id(entry)
+	if l.index == nil {
+		return slices.IndexFunc(all, func(old T) bool { return l.id(old) == id })
+	}
+	at := l.index
+	if at.list != l.at(p) || len(at.by) != len(all) { // another policy's, or an entry was removed
+		at.list, at.by = l.at(p), make(map[string]int, len(all)+1)
+		for i, old := range all {
+			at.by[l.id(old)] = i
+		}
+	}
+	if i, ok := at.by[id]; ok {
+		return i
+	}
+	at.by[id] = len(all)
+	return -1
 }
 
 // remove drops the entry that an earlier source, or an earlier line, added.

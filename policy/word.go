@@ -91,10 +91,8 @@ func endpoints() list[Endpoint] {
 		at:    func(p *Policy) *[]Endpoint { return &p.Allow },
 		parse: parseEndpoint,
 		id:    endpointText,
-		same: func(a, b Endpoint) bool {
-			return a.Port == b.Port && a.PortEnd == b.PortEnd && a.Proto == b.Proto && a.Host == b.Host && a.Prefix == b.Prefix
-		},
-		src: func(e Endpoint) Source { return e.Source },
+		index: &places[Endpoint]{},
+		src:   func(e Endpoint) Source { return e.Source },
 		covers: func(most, e Endpoint) bool {
 			return most.Proto == e.Proto && most.Port <= e.Port && e.PortEnd <= most.PortEnd &&
 				hostCovers(most.Host, most.Prefix, e.Host, e.Prefix)

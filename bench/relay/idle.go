@@ -91,6 +91,21 @@ func childOf(parent int, arg string) (int, error) {
 	return 0, fmt.Errorf("%d has no child %s", parent, arg)
 }
 
+// cpuTime is user and system time of a process in ms, by the clock that the
+// scheduler counts with (proc_pid_schedstat: nanoseconds on a CPU), over its threads.
+func cpuTime(pid int) float64 {
+	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	var sum float64
+	for _, name := range list {
+		b, _ := os.ReadFile(name)
+		if f := strings.Fields(string(b)); len(f) > 0 {
+			ns, _ := strconv.ParseFloat(f[0], 64)
+			sum += ns / 1e6
+		}
+	}
+	return sum
+}
+
 // resident is VmRSS in KiB (proc_pid_status(5)).
 func resident(pid int) int {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -6,7 +6,9 @@
 //
 // Each round, over each path: one stream down and one up, small requests one
 // after the other on one connection, and fresh connections with one request
-// each. At the end, what idle connections cost the process that relays. Read
+// each; and the CPU time that the process that relays took for all of it, which
+// depends least on what else the machine does. At the end, what idle connections
+// cost that process, and what a launch costs with 1, 100 and 10 000 entries. Read
 // ratios: client, server and relay share the machine.
 package main
 
@@ -60,7 +62,11 @@ func run(o *options) error {
 		if err != nil {
 			return err
 		}
-		return json.NewEncoder(os.Stdout).Encode(r)
+		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, os.Stdin) // the relay is looked at meanwhile
+		return err
 	case "idle":
 		return hold(o)
 	}
@@ -71,7 +77,9 @@ func run(o *options) error {
 type result struct {
 	Down, Up float64 // MB/s
 	Requests float64 // a second, on one connection
+	Connect  float64 // microseconds; median
 	Fresh    float64 // microseconds: connect, one request, close; median
+	CPU      float64 // ms, of the process that relays
 }
 
 func compare(o *options) error {
@@ -84,12 +92,12 @@ func compare(o *options) error {
 	if err != nil {
 		return err
 	}
-	server, stopServer, err := start(self, "server")
+	server, _, stopServer, err := start(self, "server")
 	if err != nil {
 		return err
 	}
 	defer stopServer()
-	socks, stopSOCKS, err := start(self, "socks")
+	socks, socksPID, stopSOCKS, err := start(self, "socks")
 	if err != nil {
 		return err
 	}
@@ -101,16 +109,21 @@ func compare(o *options) error {
 	}
 	rows := []*row{
 		{name: "loopback", argv: child},
-		{name: "SOCKS5 in Go", argv: append(child[:len(child):len(child)], "-socks", socks)},
-		{name: "allowlist", argv: append(inside[:len(inside):len(inside)], child...)},
+		{name: "SOCKS5 in Go", argv: append(child[:len(child):len(child)], "-socks", socks), relay: func(int) (int, error) { return socksPID, nil }},
+		{name: "allowlist", argv: append(inside[:len(inside):len(inside)], child...), relay: func(pid int) (int, error) { return childOf(pid, "agentguard-net") }},
 	}
 	if err := measure(rows, o.rounds); err != nil {
 		return err
 	}
-	if err := table(os.Stdout, rows, o.rounds); err != nil || o.idle == 0 {
+	if err := table(os.Stdout, rows, o.rounds); err != nil {
 		return err
 	}
-	return idleCost(os.Stdout, append(inside, self, "-mode", "idle", "-server", server, "-idle", fmt.Sprint(o.idle)), o.idle)
+	if o.idle > 0 {
+		if err := idleCost(os.Stdout, append(inside, self, "-mode", "idle", "-server", server, "-idle", fmt.Sprint(o.idle)), o.idle); err != nil {
+			return err
+		}
+	}
+	return launchCost(os.Stdout, o, dir)
 }
 
 // sandbox is the command line that leads a client to the server by the allowlist.
@@ -129,22 +142,22 @@ func copySelf(dir string) (string, error) {
 }
 
 // start runs a child that listens, and returns where.
-func start(self, mode string) (addr string, stop func(), err error) {
+func start(self, mode string) (addr string, pid int, stop func(), err error) {
 	cmd := exec.Command(self, "-mode", mode)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", nil, err
+		return "", 0, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", nil, err
+		return "", 0, nil, err
 	}
 	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() } // it ends no other way
 	if _, err := fmt.Fscanln(out, &addr); err != nil {
 		stop()
-		return "", nil, fmt.Errorf("%s: %w", mode, err)
+		return "", 0, nil, fmt.Errorf("%s: %w", mode, err)
 	}
-	return addr, stop, nil
+	return addr, cmd.Process.Pid, stop, nil
 }
 
 func listen(serve func(net.Conn)) error {
@@ -163,20 +176,17 @@ func listen(serve func(net.Conn)) error {
 }
 
 type row struct {
-	name string
-	argv []string
-	got  []result
+	name  string
+	argv  []string
+	relay func(pid int) (int, error) // the process that relays for the client; nil: none
+	got   []result
 }
 
 func measure(rows []*row, rounds int) error {
 	for i := range rounds + 1 {
 		for _, r := range rows {
-			out, err := exec.Command(r.argv[0], r.argv[1:]...).Output()
+			got, err := r.run()
 			if err != nil {
-				return fmt.Errorf("%s: %w", r.name, withStderr(err))
-			}
-			var got result
-			if err := json.Unmarshal(out, &got); err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)
 			}
 			if i > 0 {
@@ -187,24 +197,42 @@ func measure(rows []*row, rounds int) error {
 	return nil
 }
 
-func withStderr(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return fmt.Errorf("%w: %s", err, exit.Stderr)
+// run runs the client once. The SOCKS relay lives on, the other is the run's own.
+func (r *row) run() (got result, err error) {
+	var before float64
+	if r.relay != nil {
+		if pid, err := r.relay(0); err == nil {
+			before = cpuTime(pid)
+		}
 	}
-	return err
+	cmd := exec.Command(r.argv[0], r.argv[1:]...)
+	cmd.Stderr = os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		return got, err
+	}
+	err = json.NewDecoder(out).Decode(&got)
+	if err == nil && r.relay != nil {
+		var pid int
+		if pid, err = r.relay(cmd.Process.Pid); err == nil {
+			got.CPU = cpuTime(pid) - before
+		}
+	}
+	return got, errors.Join(err, in.Close(), cmd.Wait())
 }
 
 // table prints the medians, and each as a ratio to the SOCKS relay's.
 func table(w io.Writer, rows []*row, rounds int) error {
 	fmt.Fprintf(w, "%d rounds, interleaved; medians, and in brackets the ratio to %s\n", rounds, rows[1].name)
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "\tdown MB/s\tup MB/s\trequests/s\tconnect+request us\t")
+	fmt.Fprintln(out, "\tdown MB/s\tup MB/s\trequests/s\tconnect us\tconnect+request us\trelay's CPU ms\t")
 	for _, r := range rows {
 		fmt.Fprintf(out, "%s\t", r.name)
 		for _, of := range []func(result) float64{
 			func(r result) float64 { return r.Down }, func(r result) float64 { return r.Up },
-			func(r result) float64 { return r.Requests }, func(r result) float64 { return r.Fresh },
+			func(r result) float64 { return r.Requests }, func(r result) float64 { return r.Connect }, func(r result) float64 { return r.Fresh },
+			func(r result) float64 { return r.CPU },
 		} {
 			m := median(r.got, of)
 			fmt.Fprintf(out, "%.0f (%.2f)\t", m, m/median(rows[1].got, of))

@@ -147,7 +147,7 @@ func client(o *options) (result, error) {
 		}
 	}
 	r.Requests = float64(o.requests) / time.Since(began).Seconds()
-	r.Fresh, err = fresh(o)
+	r.Connect, r.Fresh, err = fresh(o)
 	return r, err
 }
 
@@ -170,21 +170,26 @@ func ping(c net.Conn) error {
 	return err
 }
 
-// fresh is the median time of a connection with one request, in microseconds.
-func fresh(o *options) (float64, error) {
-	var took []time.Duration
+// fresh is the median time of a connect, and of one with a request, in microseconds.
+func fresh(o *options) (connect, request float64, err error) {
+	var connects, took []time.Duration
 	for range o.requests / 10 {
 		began := time.Now()
 		c, err := dial(o)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
+		connects = append(connects, time.Since(began))
 		err = errors.Join(ping(c), c.Close())
 		if err != nil {
-			return 0, fmt.Errorf("a fresh connection: %w", err)
+			return 0, 0, fmt.Errorf("a fresh connection: %w", err)
 		}
 		took = append(took, time.Since(began))
 	}
-	slices.Sort(took)
-	return float64(took[len(took)/2].Microseconds()), nil
+	return middle(connects), middle(took), nil
+}
+
+func middle(list []time.Duration) float64 {
+	slices.Sort(list)
+	return float64(list[len(list)/2].Microseconds())
 }
