@@ -175,11 +175,12 @@ cases: build ## the confinement cases in CASES, where they are to be had
 	.ci/cases.sh $(CASES)
 
 .PHONY: bench
-bench: build ## launch time and workspaces beside native and bubblewrap, interleaved
+bench: build ## launch time, workspaces and allowlists, beside native and others, interleaved
 	@.ci/deps.sh bench
 	$(GO) build -o $(BIN)/launch ./bench/launch
 	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 	@$(MAKE) --no-print-directory bench-workspace BENCHFLAGS=
+	@$(MAKE) --no-print-directory bench-relay BENCHFLAGS='-rounds 3 -megabytes 64 -requests 1000 -idle 2000'
 
 .PHONY: bench-workspace
 bench-workspace: build ## what a copy-on-write workspace costs; BENCHFLAGS=-whole for trees of 500 000 files
