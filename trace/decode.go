@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -19,6 +20,14 @@ type decoder struct {
 	pos    int
 	arena  []byte            // bytes of strings that had escapes; valid until the next line
 	intern map[string]string // short strings of our own vocabulary
+	procs  map[string]Proc   // ids that were parsed
+	second second            // of the last line
+}
+
+// second is the beginning of a wall time, of which the rest is nanoseconds.
+type second struct {
+	text string
+	ns   int64 // of its beginning, since the Unix epoch
 }
 
 var (
@@ -147,12 +156,31 @@ func (d *decoder) base64() ([]byte, error) {
 	return d.arena[from:len(d.arena):len(d.arena)], nil
 }
 
-// procID parses "<boot>-<start>-<pid>".
+// procID parses "<boot>-<start>-<pid>". Most lines name a process that one
+// before them has named.
 func (d *decoder) procID(p *Proc) error {
-	s, err := d.word()
+	b, err := d.str()
 	if err != nil {
 		return err
 	}
+	known, ok := d.procs[string(b)]
+	if !ok {
+		s := string(b)
+		if err := known.parseID(s); err != nil {
+			return err
+		}
+		if d.procs == nil {
+			d.procs = make(map[string]Proc)
+		}
+		if len(d.procs) < maxIntern {
+			d.procs[s] = known
+		}
+	}
+	p.Boot, p.Start, p.Pid = known.Boot, known.Start, known.Pid
+	return nil
+}
+
+func (p *Proc) parseID(s string) (err error) {
 	boot, rest, ok := strings.Cut(s, "-")
 	start, pid, ok2 := strings.Cut(rest, "-")
 	if !ok || !ok2 || len(boot) > 64 {
@@ -178,6 +206,33 @@ func (d *decoder) wall() (int64, error) {
 	if err != nil || len(b) != len(form) {
 		return 0, errType
 	}
+	const point = len("2006-01-02T15:04:05.")
+	if ns := nanoseconds(b[point:]); ns >= 0 && string(b[:point]) == d.second.text {
+		return d.second.ns + ns, nil
+	}
+	ns, err := parseWall(b, form)
+	if frac := nanoseconds(b[point:]); err == nil && ns > math.MinInt64+1e9 && ns < math.MaxInt64-1e9 { // no other of this second overflows
+		d.second = second{string(b[:point]), ns - frac}
+	}
+	return ns, err
+}
+
+// nanoseconds parses nine digits and a Z; -1 where that is something else.
+func nanoseconds(b []byte) int64 {
+	n := int64(0)
+	for _, c := range b[:len(b)-1] {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		n = n*10 + int64(c-'0')
+	}
+	if len(b) != 10 || b[9] != 'Z' {
+		return -1
+	}
+	return n
+}
+
+func parseWall(b []byte, form string) (int64, error) {
 	var n [7]int // year, month, day, hour, minute, second, ns
 	i := 0
 	for j, c := range b {
@@ -196,7 +251,7 @@ func (d *decoder) wall() (int64, error) {
 	// Date normalises a 31 February and UnixNano overflows: what does not come
 	// back as it was is refused.
 	var s stamp
-	var again [len(form)]byte
+	var again [32]byte
 	if string(s.append(again[:0], t.UnixNano())) != string(b) {
 		return 0, errType
 	}

@@ -30,19 +30,24 @@ func (d *decoder) str() ([]byte, error) {
 	if !d.eat('"') {
 		return nil, errType
 	}
-	start := d.pos
-	for d.pos < len(d.src) {
-		switch c := d.src[d.pos]; {
+	start, ascii := d.pos, true
+	for i := start; i < len(d.src); i++ {
+		switch c := d.src[i]; {
 		case c == '"':
-			s := d.src[start:d.pos:d.pos]
-			d.pos++
+			s := d.src[start:i:i]
+			d.pos = i + 1
+			if ascii {
+				return s, nil
+			}
 			return s, printable(s)
 		case c == '\\':
+			d.pos = i
 			return d.escaped(start)
 		case c < ' ':
 			return nil, errSyntax
+		case c >= 0x7f:
+			ascii = false
 		}
-		d.pos++
 	}
 	return nil, errSyntax
 }
@@ -168,6 +173,13 @@ func (d *decoder) uint(bits int) (uint64, error) {
 	s, err := d.digits()
 	if err != nil {
 		return 0, err
+	}
+	if len(s) <= 9 && s[0] != '-' && bits >= 32 { // most of them; nothing to overflow
+		n := uint64(0)
+		for _, c := range s {
+			n = n*10 + uint64(c-'0')
+		}
+		return n, nil
 	}
 	v, err := strconv.ParseUint(string(s), 10, bits)
 	if err != nil {

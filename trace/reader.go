@@ -269,24 +269,25 @@ func Copy(w io.Writer, r *Reader) error {
 	return out.Flush()
 }
 
-// maxSummary bounds the line of a summary that LastRecord looks for.
+// maxSummary bounds the line of a summary that Last looks for.
 const maxSummary = 1 << 20
 
-// LastRecord reads only the last record of a record of the given size into e,
-// which then is the summary if there is one. It reports whether there is a last
-// record, whole and readable. Nothing is said of the records before it.
-func LastRecord(r io.ReaderAt, size int64, e *Event) bool {
+// Last reads only the last record of a record of the given size into e, which
+// then is the summary if there is one. It reports whether there is a last record,
+// whole and readable. Nothing is said of the records before it, and r is as if it
+// had read none.
+func (r *Reader) Last(src io.ReaderAt, size int64, e *Event) bool {
 	for window := int64(16 << 10); ; window *= 8 {
 		n := min(window, size)
-		b := make([]byte, n)
-		if _, err := r.ReadAt(b, size-n); err != nil && !errors.Is(err, io.EOF) || n == 0 || b[n-1] != '\n' {
+		r.long = slices.Grow(r.long[:0], int(n))[:n]
+		b := r.long
+		if _, err := src.ReadAt(b, size-n); err != nil && !errors.Is(err, io.EOF) || n == 0 || b[n-1] != '\n' {
 			return false
 		}
 		start := bytes.LastIndexByte(b[:n-1], '\n') + 1
 		if start == 0 && n < size && window < maxSummary {
 			continue
 		}
-		var d decoder
-		return d.decode(b[start:n-1], e) == nil
+		return r.d.decode(b[start:n-1], e) == nil
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -195,6 +196,29 @@ func TestReaderKeepsNothing(t *testing.T) {
 	r.Next(&e)
 	if n := testing.AllocsPerRun(1000, func() { r.Next(&e) }); n > 0 {
 		t.Errorf("%v allocations a record", n)
+	}
+}
+
+// What a decoder remembers of earlier lines changes nothing of what it reads.
+func TestDecoderRemembers(t *testing.T) {
+	var walls, procs []string
+	for _, second := range []string{"2026-11-29T16:36:24.", "2026-11-29T16:36:25.", "2026-02-30T16:36:24.", "1969-12-31T23:59:59.", "1677-09-21T00:12:43.", "2262-04-11T23:47:16.", "2262-04-11 23:47:16."} {
+		for _, rest := range []string{"000000000Z", "145224193Z", "145224191Z", "999999999Z", "854775807Z", "854775808Z", "12345678xZ", "1234567890", "-12345678Z", "1Z"} {
+			walls = append(walls, second+rest)
+		}
+	}
+	for _, id := range []string{"1a2b3c4d-9-42", "1a2b3c4d-9-042", "1a2b3c4d-9-42x", "1a2b3c4d-8-42", "-9-42", "1a2b3c4d-9-0", ""} {
+		procs = append(procs, id, id)
+	}
+	var d decoder
+	for i := range 3 * len(walls) * len(procs) {
+		line := fmt.Appendf(nil, `{"v":1,"seq":1,"mono":1,"wall":"%s","kind":"k","proc":"%s"}`, walls[i%len(walls)], procs[i%len(procs)])
+		var fresh decoder
+		var got, want Event
+		err, wantErr := d.decode(line, &got), fresh.decode(line, &want)
+		if (err == nil) != (wantErr == nil) || err == nil && !cmp.Equal(&got, &want, equalEvents) {
+			t.Fatalf("%s: %v, by a decoder that remembers nothing %v", line, err, wantErr)
+		}
 	}
 }
 

@@ -16,17 +16,17 @@ func (q *Query) Skip(sum *trace.Event) bool {
 	if sum.Kind != trace.KindSummary || q.may(trace.KindSummary, false) || q.may(trace.KindStart, false) {
 		return false
 	}
-	counted := map[string]uint64{}
-	for _, c := range sum.Counts {
-		counted[c.Name] = c.N
-	}
-	if len(counted) == 0 { // not written by this program
+	if len(sum.Counts) == 0 { // not written by this program
 		return false
 	}
-	n, known := counted["denied"]
-	denials := n > 0 || !known
-	for name := range counted {
-		k, ok := strings.CutPrefix(name, "kind.")
+	denials := true // as far as is known
+	for _, c := range sum.Counts {
+		if c.Name == "denied" {
+			denials = c.N > 0
+		}
+	}
+	for _, c := range sum.Counts {
+		k, ok := strings.CutPrefix(c.Name, "kind.")
 		if ok && (q.may(trace.Kind(k), false) || denials && q.may(trace.Kind(k), true)) {
 			return false
 		}

@@ -23,6 +23,7 @@ type Search struct {
 
 	groups     counter
 	in         *trace.Reader
+	sum        trace.Event // reused
 	out        *bufio.Writer
 	runs, read int
 	broken     int // records that are not complete
@@ -49,8 +50,8 @@ func (s *Search) Full() bool {
 func (s *Search) Record(id string, r Record, size int64) error {
 	s.open()
 	s.runs++
-	var sum trace.Event
-	if trace.LastRecord(r, size, &sum) && s.Query.Skip(&sum) {
+	sum := &s.sum
+	if s.in.Last(r, size, sum) && s.Query.Skip(sum) {
 		if sum.Lost > 0 || len(sum.Findings) > 0 {
 			s.broken++
 		}
