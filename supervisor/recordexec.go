@@ -56,9 +56,11 @@ func (x *execs) add(e *trace.Event, b *bpf.Event) *pendingExec {
 	if x.pending == nil {
 		x.pending = map[uint32]*pendingExec{}
 	}
-	p := &pendingExec{}
+	var p *pendingExec
 	if n := len(x.idle); n > 0 {
 		p, x.idle = x.idle[n-1], x.idle[:n-1]
+	} else {
+		p = &pendingExec{}
 	}
 	p.ev, p.envLen = *e, uint64(b.Exec.EnvLen)
 	p.args, p.env, p.texts = append(p.args[:0], b.Exec.Args...), p.env[:0], p.texts[:0]

@@ -229,27 +229,48 @@ func TestNothingOfIt(t *testing.T) {
 	}
 }
 
-// In the steady state an event costs no allocation.
-func BenchmarkRecord(b *testing.B) {
+// steadyEvents are what a run is full of, by name.
+func steadyEvents() map[string][]bpf.Event {
 	exit := bpf.Event{Type: bpf.Exit, Phase: bpf.Command, TGID: 1, TID: 1, Start: 77}
 	exec := execEvent(1, "/usr/bin/cc", "cc\x00-c\x00x.c\x00", 10)
 	exec.Exec.EnvLen = 12
 	env := bpf.Event{Type: bpf.ExecEnv, Phase: bpf.Command, TGID: 1, TID: 1, Exec: bpf.ExecInfo{Env: []byte("PATH=/a\x00B=c\x00")}}
-	for name, events := range map[string][]bpf.Event{
+	return map[string][]bpf.Event{
 		"open":   {fileEvent(1, "/usr/lib/x86_64-linux-gnu/libc.so.6", 3)},
 		"failed": {callEvent(unix.SYS_OPENAT, unix.ENOENT, "lib.so", rooted("/srv/ws"))},
 		"change": {callEvent(unix.SYS_UNLINKAT, 0, "lib.so", rooted("/srv/ws"))},
 		"life":   {exec, env, fileEvent(1, "/usr/lib/x", 1), callEvent(unix.SYS_OPENAT, unix.ENOENT, "x", rooted("/srv/ws")), exit},
-	} {
+	}
+}
+
+// replay gives a recorder the events again and again.
+func replay(t testing.TB, events []bpf.Event) func() {
+	r := &recorder{plan: recordPlan(), w: trace.NewWriter(io.Discard, trace.Options{})}
+	return func() {
+		for i := range events {
+			if err := r.event(&events[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// In the steady state an event costs no allocation.
+func TestEventAllocatesNothing(t *testing.T) {
+	for name, events := range steadyEvents() {
+		if n := testing.AllocsPerRun(1000, replay(t, events)); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func BenchmarkRecord(b *testing.B) {
+	for name, events := range steadyEvents() {
 		b.Run(name, func(b *testing.B) {
-			r := &recorder{plan: recordPlan(), w: trace.NewWriter(io.Discard, trace.Options{})}
+			again := replay(b, events)
 			b.ReportAllocs()
 			for b.Loop() {
-				for i := range events {
-					if err := r.event(&events[i]); err != nil {
-						b.Fatal(err)
-					}
-				}
+				again()
 			}
 		})
 	}
