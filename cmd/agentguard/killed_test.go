@@ -22,7 +22,7 @@ import (
 
 // kills is how many supervisors are killed; AGENTGUARD_TEST_KILLS changes it.
 func kills(t *testing.T) int {
-	n := 60
+	n := 200
 	if testing.Short() {
 		n = 8
 	}
@@ -51,7 +51,7 @@ func TestKilledSupervisor(t *testing.T) {
 		wait.Go(func() {
 			for i := lane; i < kills(t); i += lanes {
 				k := &killed{t: t, state: state, mark: fmt.Sprintf("3153600%d.%d", i, os.Getpid())}
-				what := k.run(time.Duration(r.Int64N(int64(2600 * time.Millisecond))))
+				what := k.run(moment(r))
 				mu.Lock()
 				tally[what]++
 				mu.Unlock()
@@ -69,6 +69,13 @@ func TestKilledSupervisor(t *testing.T) {
 	for _, left := range added("cgroup", before.cgroups, held().cgroups) {
 		t.Error("left behind: " + left)
 	}
+}
+
+// moment is when a supervisor is killed: while it begins, while the run lives
+// but nothing of it is proven, or after one checkpoint or two.
+func moment(r *rand.Rand) time.Duration {
+	longest := []time.Duration{60, 60, 400, 2600}[r.IntN(4)]
+	return time.Duration(r.Int64N(int64(longest * time.Millisecond)))
 }
 
 // killed is one run whose supervisor is killed.
