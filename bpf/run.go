@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +46,9 @@ type Run struct {
 	id           uint64
 	slot         *slot
 	reader       *ringbuf.Reader
-	links        []link.Link // of the tracing programs, shared with the other live runs
+	wait         *ringWait
+	readTime     atomic.Int64 // ns of CPU time that Read took
+	links        []link.Link  // of the tracing programs, shared with the other live runs
 	record       ringbuf.Record
 	event, lost  Event
 	gaps         gapTracker
@@ -121,6 +124,9 @@ func (r *Run) start(cfg RunConfig) error {
 	if r.reader, err = ringbuf.NewReader(r.slot.ring); err != nil {
 		return err
 	}
+	if r.wait, err = newRingWait(r.slot.ring.FD()); err != nil {
+		return err
+	}
 	if err := r.discardOld(); err != nil {
 		return err
 	}
@@ -186,33 +192,53 @@ func (r *Run) Read(fn func(*Event) error) (err error) {
 		return fmt.Errorf("bpf: brake: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	r.reader.SetDeadline(time.Now().Add(flushEvery))
-	for n := uint(1); ; n++ {
-		err := r.reader.ReadInto(&r.record)
-		switch {
-		case err == nil:
-			err = r.deliver(fn)
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			r.reader.SetDeadline(time.Now().Add(flushEvery))
-			n, err = 0, nil
-		case errors.Is(err, ringbuf.ErrFlushed):
-			if r.stopping.Load() {
-				return nil
-			}
-			err = nil
-		case errors.Is(err, ringbuf.ErrClosed):
-			return nil
-		default:
-			return fmt.Errorf("bpf: read events: %w", err)
+	r.reader.SetDeadline(time.Unix(1, 0)) // it reads what there is, and never waits
+	for {
+		last := r.stopping.Load()
+		more, err := r.drain(fn)
+		if err != nil || !more || last {
+			return err
 		}
-		r.brake.look()
-		if err == nil && n%1024 == 0 {
-			err = r.settle(fn)
-		}
-		if err != nil {
+		if more, err = r.wait.until(flushEvery, r.stopping.Load); err != nil || !more {
 			return err
 		}
 	}
+}
+
+// drain delivers what is in the ring; false when it is closed. It keeps its
+// thread, so that the time it takes can be told from that of others.
+func (r *Run) drain(fn func(*Event) error) (more bool, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	begun := threadTime()
+	defer func() { r.readTime.Add(int64(threadTime() - begun)) }()
+	for n := uint(1); ; n++ {
+		switch err := r.reader.ReadInto(&r.record); {
+		case err == nil:
+			err = r.deliver(fn)
+			r.brake.look()
+			if err == nil && n%1024 == 0 {
+				err = r.settle(fn)
+			}
+			if err != nil {
+				return false, err
+			}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r.brake.look()
+			return true, r.settle(fn)
+		case errors.Is(err, ringbuf.ErrClosed):
+			return false, nil
+		default:
+			return false, fmt.Errorf("bpf: read events: %w", err)
+		}
+	}
+}
+
+// threadTime is the CPU time of the calling thread, user and system.
+func threadTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // cannot fail for the caller itself
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func (r *Run) deliver(fn func(*Event) error) error {
@@ -254,7 +280,7 @@ func bootTime() uint64 {
 // must be empty, or later events are lost uncounted.
 func (r *Run) Stop() error {
 	r.stopping.Store(true)
-	return r.reader.Flush()
+	return r.wait.end()
 }
 
 // Close ends the run: its cgroup is denied the network from now on. The last
@@ -273,7 +299,7 @@ func (r *Run) Close() error {
 	errs = append(errs, r.leaveRules())
 	if r.reader != nil {
 		r.brake.release()
-		errs = append(errs, r.reader.Close())
+		errs = append(errs, r.wait.close(), r.reader.Close())
 	}
 	unlock, err := lockFile(lockPath(p.cfg.PinDir, "lock"))
 	if err != nil {

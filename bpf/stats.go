@@ -20,6 +20,7 @@ type Stats struct {
 	Numbered    []uint64          // events by CPU, kept or lost: the last sequence number is one less
 	Read        uint64            // events that Read has delivered
 	Late        uint64            // of these, counted as lost before
+	ReadTime    time.Duration     // CPU time of Read, and of what it called
 	Gaps        []Gap             // where events are missing that Read has not delivered as Lost
 	Freezes     uint64            // how often the run was frozen (RunConfig.Freeze)
 	FrozenTime  time.Duration
@@ -65,6 +66,7 @@ func (r *Run) Stats() (Stats, error) {
 	s := sum.stats()
 	s.Missed = missed
 	s.Read, s.Late, s.Gaps = r.gaps.rest(cpus)
+	s.ReadTime = time.Duration(r.readTime.Load())
 	s.Freezes, s.FrozenTime, s.BrakeErr = r.brake.report()
 	for i := range cpus {
 		s.Numbered = append(s.Numbered, cpus[i].Seq)

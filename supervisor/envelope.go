@@ -130,7 +130,7 @@ func (r *Run) startRecord() error {
 		return r.recordError(err)
 	}
 	if r.sensor != nil {
-		r.drained.Go(func() { r.rec.took = r.readEvents() })
+		r.drained.Go(r.readEvents)
 		r.stopSensor = sync.OnceValue(func() error {
 			err := r.sensor.Stop()
 			r.drained.Wait()

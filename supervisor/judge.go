@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"path"
 	"slices"
 	"strings"
@@ -51,7 +52,7 @@ func (r *recorder) judge(b *bpf.Event) {
 func (r *recorder) judgeMissing() {
 	e := &r.ev
 	missing, source := e.Path, e.PathSource
-	if e.Kind == trace.KindLink || e.Errno != int32(unix.ENOENT) || source != trace.PathUser || !r.outside(string(missing)) {
+	if e.Kind == trace.KindLink || e.Errno != int32(unix.ENOENT) || source != trace.PathUser || r.isShown(missing) || !r.outside(string(missing)) {
 		return
 	}
 	e.Verdict, e.Certainty, e.Layer = trace.VerdictDeny, trace.Inferred, trace.LayerMount
@@ -63,6 +64,29 @@ func (r *recorder) judgeMissing() {
 // its name is one that credentials have.
 var probed = []string{"/dev", "/etc", "/proc", "/run", "/sys", "/var"}
 
+// maxShown is how many directories of the view are remembered.
+const maxShown = 4096
+
+// isShown reports whether the directory that a path lies in was found to be part
+// of the view before: programs look for many files in few directories.
+func (r *recorder) isShown(p []byte) bool {
+	_, ok := r.shown[string(p[:bytes.LastIndexByte(p, '/')+1])]
+	return ok && !bytes.HasSuffix(p, []byte("/.."))
+}
+
+// show remembers such a directory.
+func (r *recorder) show(p string) {
+	if r.shown == nil {
+		r.shown = map[string]struct{}{}
+	}
+	if len(r.shown) >= maxShown {
+		clear(r.shown)
+	}
+	if dir := p[:strings.LastIndexByte(p, '/')+1]; !strings.HasSuffix(p, "/..") {
+		r.shown[strings.Clone(dir)] = struct{}{}
+	}
+}
+
 // outside reports whether nothing of the directory that an absolute path lies in
 // is part of the view. A name that is missing in a directory of the view is no
 // refusal: programs look for their files in many places.
@@ -70,12 +94,14 @@ func (r *recorder) outside(p string) bool {
 	if !path.IsAbs(p) {
 		return false
 	}
+	given := p
 	p = path.Clean(p)
 	dir := path.Dir(p)
 	usual := false
 	for i := range r.plan.View {
 		e := &r.plan.View[i]
 		if (e.mounted() || e.Op == "symlink") && within(dir, e.At) {
+			r.show(given)
 			return false
 		}
 		usual = usual || within(e.At, dir) // a directory that the view is only built of

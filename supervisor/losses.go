@@ -48,22 +48,14 @@ func (r *Run) lossy() bool {
 	return n > 0
 }
 
-// readEvents is the sensor's reader, on a thread of its own so that its work can
-// be told from the rest. It returns the CPU time that it took.
-func (r *Run) readEvents() time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := threadTime()
+// readEvents is the sensor's reader.
+func (r *Run) readEvents() {
 	if err := r.sensor.Read(r.rec.event); err != nil {
 		r.rec.readErr = err
 		r.rec.blind.Store(true)
 	}
 	r.rec.flushAll()
-	return threadTime() - before
 }
-
-// threadTime is the CPU time of the calling thread, user and system.
-func threadTime() time.Duration { return cpuTime(unix.RUSAGE_THREAD) }
 
 func cpuTime(who int) time.Duration {
 	var u unix.Rusage
@@ -164,7 +156,7 @@ func (r *Run) recordCounts(s *bpf.Stats) []trace.Count {
 	add("throttle.waits", s.Waits)
 	add("throttle.wait_ns", uint64(s.WaitTime))
 	add("reader.events", s.Read)
-	add("reader.cpu_ns", uint64(r.rec.took))
+	add("reader.cpu_ns", uint64(s.ReadTime))
 	add("supervisor.cpu_ns", uint64(cpuTime(unix.RUSAGE_SELF)))
 	return out
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,11 +28,11 @@ type recorder struct {
 	execs   execs
 	repeats repeats
 	denied  denials
-	readErr error         // of the sensor's ring
-	blind   atomic.Bool   // the ring is read no more: what happens from now on is lost
-	took    time.Duration // CPU time of the reader
-	lost    uint64        // numbers of the kernel's that are missing, as far as they are in the record
-	code    *codeRecord   // nil: nothing is hashed
+	shown   map[string]struct{} // directories of the view, each with its slash
+	readErr error               // of the sensor's ring
+	blind   atomic.Bool         // the ring is read no more: what happens from now on is lost
+	lost    uint64              // numbers of the kernel's that are missing, as far as they are in the record
+	code    *codeRecord         // nil: nothing is hashed
 
 	// hooked holds, by thread, the kind of act that a cgroup program has just
 	// refused: the EPERM of the same call, seen at its end, is not a second denial.

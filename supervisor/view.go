@@ -279,7 +279,7 @@ func belowLink(base, grants []Entry) error {
 
 // within reports whether p is dir or lies below it; both are clean and absolute.
 func within(p, dir string) bool {
-	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+	return dir == "/" || strings.HasPrefix(p, dir) && (len(p) == len(dir) || p[len(dir)] == '/')
 }
 
 // holder returns the mount that p lies in: the deepest mounted entry above it,
