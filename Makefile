@@ -167,6 +167,7 @@ fuzz-smoke: ## each fuzz target with FUZZCOUNT inputs
 
 .PHONY: test-vm
 test-vm: ## a smoke test on other kernels, under qemu
+	@.ci/deps.sh test
 	.ci/vm/test-vm.sh
 
 .PHONY: cases
@@ -175,12 +176,13 @@ cases: build ## the confinement cases in CASES, where they are to be had
 	.ci/cases.sh $(CASES)
 
 .PHONY: bench
-bench: build ## launch time, workspaces and allowlists, beside native and others, interleaved
+bench: build ## launch time, workspaces, allowlists and records, beside native and others, interleaved
 	@.ci/deps.sh bench
 	$(GO) build -o $(BIN)/launch ./bench/launch
 	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 	@$(MAKE) --no-print-directory bench-workspace BENCHFLAGS=
 	@$(MAKE) --no-print-directory bench-relay BENCHFLAGS='-rounds 3 -megabytes 64 -requests 1000 -idle 2000'
+	@$(MAKE) --no-print-directory bench-record BENCHFLAGS=
 
 .PHONY: bench-workspace
 bench-workspace: build ## what a copy-on-write workspace costs; BENCHFLAGS=-whole for trees of 500 000 files
@@ -193,10 +195,11 @@ bench-relay: build ## what an allowlist costs a connection, beside loopback and 
 	$(BIN)/relay -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 
 .PHONY: bench-record
-bench-record: build ## what it costs a command to be observed, beside strace, interleaved
+bench-record: build ## what it costs to be observed, beside strace and bpftrace, and to ask 10 000 records
 	@.ci/deps.sh bench-record
 	$(GO) build -o $(BIN)/record ./bench/record
 	$(BIN)/record -agentguard $(BIN)/agentguard $(BENCHFLAGS)
+	$(GO) test -run '^$$' -bench '^Benchmark(Decode|Record|Append|Builder|Read)$$' -benchtime 0.2s -benchmem ./bpf ./supervisor ./trace ./trace/seal
 
 # ---- install
 

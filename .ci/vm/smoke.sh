@@ -4,8 +4,10 @@
 #
 #   SMOKE_RELEASE   the kernel release that must be running
 #   SMOKE_BIN       the agentguard binary; empty while cmd/agentguard has no code: its cases are skipped, loudly
-#   SMOKE_TESTS     directory with Go test binaries and "manifest" (binary, package directory; tab between)
-# The working directory is the repository. AGENTGUARD_TEST_SEAM_BINARY, for the Go tests, is a build with that tag.
+#   SMOKE_TESTS     directory with Go test binaries and "manifest" (binary, package directory, tests: a regular
+#                   expression or nothing for all; tabs between)
+# The working directory is the repository. For the Go tests, AGENTGUARD_TEST_SEAM_BINARY is a build with that tag and
+# AGENTGUARD_TEST_PROGRAMS the directory of the binary.
 #
 # A case is a function whose status decides: 0 good, 77 skip (reason on its last line), else bad.
 set -uo pipefail
@@ -133,15 +135,15 @@ run_case "guest: ext4 scratch" guest_scratch
 # ---------------------------------------------------------------------------------------------------------------------
 # The Go tests of the packages that talk to the kernel.
 
-# go_test BINARY DIR: under emulation everything is 10-18 times slower, hence -short and AGENTGUARD_TEST_SLOW, the
+# go_test BINARY DIR TESTS: under emulation everything is 10-18 times slower, hence -short and AGENTGUARD_TEST_SLOW, the
 # factor by which tests stretch their own time limits. The guest has all that is required below: a skip for want of it
 # fails. Other skips are shown.
 go_test() {
   local status=0
   [[ -x $SMOKE_TESTS/$1 ]] || { echo "$1 was not built" && return 1; }
   cd "$2"
-  AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns \
-    "$SMOKE_TESTS/$1" -test.v -test.short -test.timeout=400s >"$work/go_test" 2>&1 || status=$?
+  AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns,strace,python3,gcc,make \
+    "$SMOKE_TESTS/$1" -test.v -test.short -test.run="$3" -test.timeout=400s >"$work/go_test" 2>&1 || status=$?
   sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/go_test"
   # Of each test that passed, nothing; what is left at the end is a panic's or a timeout's.
   awk '/^ +--- PASS/ { next } /^=== RUN +[^\/]+$/ { block = "" } { block = block $0 "\n" }
@@ -150,8 +152,8 @@ go_test() {
 }
 
 if [[ -n ${SMOKE_TESTS:-} ]]; then
-  while IFS=$'\t' read -r binary dir; do
-    run_case "go test $dir" go_test "$binary" "$dir"
+  while IFS=$'\t' read -r binary dir tests; do
+    run_case "go test $dir${tests:+ $tests}" go_test "$binary" "$dir" "$tests"
   done <"$SMOKE_TESTS/manifest"
 fi
 

@@ -105,7 +105,11 @@ start_virtiofsd() {
   setpriv --pdeathsig KILL unshare --mount --propagation private bash -euc '
     root=$1; shift
     mount --rbind / "$root"
-    findmnt -rno TARGET -R "$root" | while IFS= read -r m; do mount -o remount,bind,ro "$(printf "%b" "$m")"; done
+    # What others unmount and remove meanwhile is gone from here too.
+    findmnt -rno TARGET -R "$root" | while IFS= read -r m; do
+      m=$(printf "%b" "$m")
+      mount -o remount,bind,ro "$m" || ! mountpoint -q "$m"
+    done
     exec "$@"' bash "$run/root" "$daemon" "${options[@]}" >"$run/fsd.log" 2>&1 9>&- &
   fsd_pid=$!
   for _ in {1..100}; do

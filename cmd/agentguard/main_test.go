@@ -25,6 +25,10 @@ import (
 // the directory of the programs that were built for it.
 const stageVar = "AGENTGUARD_TEST_STAGE"
 
+// programsVar names a directory that has the programs already: a guest of
+// .ci/vm has no Go to build them.
+const programsVar = "AGENTGUARD_TEST_PROGRAMS"
+
 // stateDir is where root's records lie by default.
 const stateDir = "/var/lib/agentguard"
 
@@ -48,13 +52,19 @@ func TestMain(m *testing.M) {
 
 // enterStage builds the programs and runs this test again in new namespaces.
 func enterStage() int {
-	dir, err := os.MkdirTemp("", "agentguard-test-")
+	scratch, err := os.MkdirTemp("", "agentguard-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	if err := errors.Join(os.Chmod(dir, 0o755), build(dir)); err != nil {
+	defer os.RemoveAll(scratch)
+	dir := os.Getenv(programsVar)
+	err = os.Chmod(scratch, 0o755)
+	if dir == "" {
+		dir = scratch
+		err = errors.Join(err, build(dir))
+	}
+	if err = errors.Join(err, prime(dir, scratch)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -71,9 +81,7 @@ func enterStage() int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// build makes the program as it is released, and the probe, without cgo. One
-// run on the real stage makes what the machine keeps: were the first run on
-// ours, its BPF file system would be mounted here only, and end with the tests.
+// build makes the program as it is released, and the probe, without cgo.
 func build(dir string) error {
 	for name, pkg := range map[string]string{"agentguard": ".", "probe": "../../testdata/script/probe"} {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
@@ -82,12 +90,20 @@ func build(dir string) error {
 			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 		}
 	}
-	prime := exec.Command(filepath.Join(dir, "agentguard"), "exec", "--state", filepath.Join(dir, "prime"), "--", "true")
-	prime.Dir = "/usr"
-	if out, err := prime.CombinedOutput(); err != nil {
+	return nil
+}
+
+// prime makes what the machine keeps by one run on the real stage: were the
+// first run on ours, its BPF file system would be mounted here only, and end
+// with the tests.
+func prime(dir, scratch string) error {
+	state := filepath.Join(scratch, "prime")
+	first := exec.Command(filepath.Join(dir, "agentguard"), "exec", "--state", state, "--", "true")
+	first.Dir = "/usr"
+	if out, err := first.CombinedOutput(); err != nil {
 		return fmt.Errorf("the first run: %w\n%s", err, out)
 	}
-	return os.RemoveAll(filepath.Join(dir, "prime"))
+	return os.RemoveAll(state)
 }
 
 func setStage() error {

@@ -1,7 +1,9 @@
 # Processes and files in many ways, the same each time: see cmd/agentguard's ground truth test.
+# Arguments: the directory to work in, and how often what is done often is done.
 import ctypes, os, signal, socket, subprocess, sys, threading
 
 os.chdir(sys.argv[1])
+often = int(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,7 +52,7 @@ for name in ("d/none", "none/x"):
 os.unlink("d/soft")
 os.makedirs("a/b/c")
 os.removedirs("a/b/c")
-for i in range(300):  # the same file again and again, and many at a time
+for i in range(5 * often):  # the same file again and again, and many at a time
     os.close(os.open("d/f3", os.O_WRONLY))
     os.close(os.open("d/f%d" % (i % 10 * 2 + 5), os.O_RDWR))
 for i in range(3):
@@ -78,5 +80,5 @@ for family, kind, host in ((socket.AF_INET, socket.SOCK_STREAM, "127.0.0.1"), (s
         s.connect_ex((host, 9))
 
 # A flood of processes at the end.
-for i in range(60):
+for i in range(often):
     child(lambda: os.execv("/bin/true", ["true", str(i)]))
