@@ -5,7 +5,8 @@
 # taken as given: Debian's own is older than go.mod asks for.
 set -euo pipefail
 
-# PROGRAM:PACKAGE, for each task. A file instead of a program begins with "/".
+# PROGRAM:PACKAGE, for each task. A file instead of a program begins with "/". PACKAGE? is one
+# that the task does without where it is not to be had.
 needs() {
 	case $1 in
 	demo) echo git:git python3:python3 gzip:gzip ;;
@@ -15,7 +16,7 @@ needs() {
 	generate) echo clang-19:clang-19 ld.lld-19:lld-19 llvm-strip-19:llvm-19 ;;
 	race) echo gcc:gcc /usr/include/stdio.h:libc6-dev ;;
 	bench) echo bwrap:bubblewrap ;;
-	bench-record) echo strace:strace gcc:gcc /usr/include/stdio.h:libc6-dev git:git python3:python3 ;;
+	bench-record) echo strace:strace gcc:gcc make:make /usr/include/stdio.h:libc6-dev git:git python3:python3 node:nodejs bpftrace:bpftrace? ;;
 	cases) echo python3:python3 gcc:gcc /usr/include/stdio.h:libc6-dev git:git make:make setsid:util-linux ps:procps ;;
 	*) echo "deps.sh: no task $1" >&2; exit 2 ;;
 	esac
@@ -39,20 +40,28 @@ missing() {
 
 command -v go >/dev/null || { echo "deps.sh: no go on PATH: install Go 1.26 or newer (https://go.dev/dl)" >&2; exit 1; }
 for task in "$@"; do needs "$task" >/dev/null; done
-mapfile -t want < <(missing "$@")
-((${#want[@]})) || exit 0
+mapfile -t all < <(missing "$@")
+want=() spare=()
+for package in "${all[@]}"; do
+	if [[ $package == *'?' ]]; then spare+=("${package%'?'}"); else want+=("$package"); fi
+done
+((${#all[@]})) || exit 0
 if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
+	((${#want[@]})) || exit 0
 	echo "deps.sh: missing packages (Debian's names): ${want[*]}; as root: apt-get install ${want[*]}" >&2
 	exit 1
 fi
-echo "deps.sh: installing ${want[*]}" >&2
+echo "deps.sh: installing ${want[*]} ${spare[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
 if [[ ! -e /usr/sbin/policy-rc.d ]]; then # the tests start the servers that they need; nothing else does
 	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 	chmod 755 /usr/sbin/policy-rc.d
 	trap 'rm -f /usr/sbin/policy-rc.d' EXIT
 fi
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${want[@]}" >/dev/null
-mapfile -t want < <(missing "$@")
+apt-get update -qq || ((${#want[@]} == 0))
+((${#want[@]} == 0)) || apt-get install -y -qq --no-install-recommends "${want[@]}" >/dev/null
+for package in "${spare[@]}"; do
+	apt-get install -y -qq --no-install-recommends "$package" >/dev/null || echo "deps.sh: no $package to be had: what needs it is left out" >&2
+done
+mapfile -t want < <(missing "$@" | grep -v '?$')
 ((${#want[@]} == 0)) || { echo "deps.sh: still missing after apt-get install: ${want[*]}" >&2; exit 1; }

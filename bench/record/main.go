@@ -1,14 +1,22 @@
-// Command record measures what it costs a command to be observed: builds, git,
-// Python, a tree walk and a storm of processes, natively, under agentguard with
-// its whole record, with changes only and throttled, and under strace with its
-// seccomp filter, in interleaved rounds so that a noisy machine disturbs all of
-// them alike.
+// Command record measures what it costs to be observed, and to ask afterwards:
 //
-//	record [-agentguard FILE] [-strace FILE] [-rounds N] [-only NAME,...]
+//   - commands (a build, git, node, Python, find, a storm of processes) natively,
+//     under agentguard with its whole record and with changes only, under strace
+//     with its seccomp filter and under bpftrace
+//   - single calls of a process that is observed, and of a bystander
+//   - an event, in the reader and in bytes of the record
+//   - questions to the records of 10 000 runs
 //
-// Wall time is of the whole command, from fork to its status, agentguard's own
-// start and end included. CPU time is what wait4(2) says of it and of all that it
-// waited for: the observer and the observed. Read ratios, not milliseconds.
+// All in one run and in interleaved rounds, so that a noisy machine disturbs all
+// contestants alike.
+//
+//	record [-agentguard FILE] [-strace FILE] [-bpftrace FILE] [-rounds N] [-time D] [-only NAME,...]
+//
+// Wall time is of the whole command, from fork to its status, the observer's own
+// start and end included; the load "nothing" shows how much that is, and the
+// column "less start" is without it. CPU time is what wait4(2) says of the
+// command and of all that it waited for: the observer and the observed. Read
+// ratios, not milliseconds.
 package main
 
 import (
@@ -16,88 +24,106 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 func main() {
-	agentguard := flag.String("agentguard", "bin/agentguard", "the agentguard binary")
-	strace := flag.String("strace", "strace", "the strace binary; left out when it is not there")
-	rounds := flag.Int("rounds", 7, "measured rounds; one more runs first to warm up")
-	only := flag.String("only", "", "loads to run, by name, with commas between them; all when empty")
+	c := config{}
+	flag.StringVar(&c.agentguard, "agentguard", "bin/agentguard", "the agentguard binary")
+	flag.StringVar(&c.strace, "strace", "strace", "the strace binary; left out when it is not there")
+	flag.StringVar(&c.bpftrace, "bpftrace", "bpftrace", "the bpftrace binary; left out when it is not there or does not work")
+	flag.IntVar(&c.rounds, "rounds", 20, "measured rounds at most")
+	flag.DurationVar(&c.time, "time", 110*time.Second, "about how long all may take; three rounds are made in any case")
+	flag.IntVar(&c.runs, "runs", 10_000, "how many runs the questions are asked of")
+	flag.BoolVar(&c.throttle, "throttle", false, "a row more: --on-loss throttle")
+	only := flag.String("only", "", "what to measure, by name (a load, calls, questions), with commas between; all when empty")
+	act := flag.Bool("act", false, "be the process whose calls are measured")
 	flag.Parse()
-	if err := run(*agentguard, *strace, *rounds, *only); err != nil {
+	run := c.run
+	if *act {
+		run = func() error { return repeat(os.Stdout) }
+	}
+	if *only != "" {
+		c.only = strings.Split(*only, ",")
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "record:", err)
 		os.Exit(1)
 	}
 }
 
-func run(agentguard, strace string, rounds int, only string) error {
-	if rounds < 1 {
-		return errors.New("-rounds: at least 1")
+type config struct {
+	agentguard, strace, bpftrace string
+	rounds, runs                 int
+	time                         time.Duration
+	throttle                     bool
+	only                         []string
+}
+
+func (c *config) wants(name string) bool { return len(c.only) == 0 || slices.Contains(c.only, name) }
+
+func (c *config) run() (err error) {
+	if c.rounds < 1 || c.runs < 1 {
+		return errors.New("-rounds and -runs: at least 1")
 	}
-	self, err := filepath.Abs(agentguard)
-	if err != nil {
+	o := &observers{throttle: c.throttle}
+	if o.agentguard, err = filepath.Abs(c.agentguard); err != nil {
 		return err
 	}
 	scratch, err := os.MkdirTemp("", "agentguard-bench-*")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
-	for _, l := range loads {
-		if only != "" && !slices.Contains(strings.Split(only, ","), l.name) {
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	if err := os.Chmod(scratch, 0o755); err != nil {
+		return err
+	}
+	o.find(c.strace, c.bpftrace)
+	if err := c.loads(o, scratch); err != nil {
+		return err
+	}
+	if c.wants("calls") {
+		if err := measureCalls(o, filepath.Join(scratch, "calls"), c.rounds, c.time/10); err != nil {
+			return fmt.Errorf("calls: %w", err)
+		}
+	}
+	if c.wants("questions") {
+		if err := measureQueries(o, filepath.Join(scratch, "questions"), c.runs); err != nil {
+			return fmt.Errorf("questions: %w", err)
+		}
+	}
+	return nil
+}
+
+// loads has three quarters of the time for all loads.
+func (c *config) loads(o *observers, scratch string) error {
+	var start []*row // of the load that does nothing
+	for i := range loads {
+		l := &loads[i]
+		if !c.wants(l.name) && (i > 0 || len(c.only) > 0 && !slices.ContainsFunc(loads, func(l load) bool { return c.wants(l.name) })) {
 			continue
 		}
 		if missing := l.missing(); missing != "" {
 			fmt.Fprintf(os.Stderr, "record: no %s here: the load %s is left out\n", missing, l.name)
 			continue
 		}
-		rows, err := observers(self, strace, filepath.Join(scratch, l.name))
+		rows, err := o.rows(l, filepath.Join(scratch, l.name))
 		if err != nil {
 			return err
 		}
-		if err := l.measure(rows, rounds); err != nil {
+		if err := measure(rows, c.rounds, c.time*3/4/time.Duration(len(loads))); err != nil {
 			return fmt.Errorf("%s: %w", l.name, err)
 		}
-		fmt.Printf("%s: %s; %d rounds\n", l.name, l.what, rounds)
-		if err := table(os.Stdout, rows); err != nil {
+		if start == nil {
+			start = rows
+		}
+		fmt.Printf("%s: %s; %d rounds\n", l.name, l.what, len(rows[0].wall))
+		if err := table(os.Stdout, rows, start); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// observers are the contestants for one load; the first is the reference.
-func observers(agentguard, strace, dir string) ([]*row, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	work, err := os.MkdirTemp(dir, "work-")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(work, 0o755); err != nil {
-		return nil, err
-	}
-	exec1 := func(flags ...string) []string {
-		argv := []string{agentguard, "exec", "-q", "--state", filepath.Join(dir, "state"), "-w", work, "--mode", "rw"}
-		return append(append(argv, flags...), "--")
-	}
-	rows := []*row{
-		{name: "native", work: work},
-		{name: "agentguard", work: work, prefix: exec1()},
-		{name: "agentguard --trace changes", work: work, prefix: exec1("--trace", "changes")},
-		{name: "agentguard --on-loss throttle", work: work, prefix: exec1("--on-loss", "throttle")},
-	}
-	path, err := exec.LookPath(strace)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "record: no strace here: its row is left out")
-		return rows, nil
-	}
-	return append(rows, &row{name: "strace -f --seccomp-bpf", work: work, prefix: []string{
-		path, "-f", "--seccomp-bpf", "-qq", "-e", "trace=%process,%file,%network", "-o", filepath.Join(dir, "strace.out"),
-	}}), nil
 }
