@@ -36,7 +36,7 @@ func main() {
 	flag.StringVar(&c.strace, "strace", "strace", "the strace binary; left out when it is not there")
 	flag.StringVar(&c.bpftrace, "bpftrace", "bpftrace", "the bpftrace binary; left out when it is not there or does not work")
 	flag.IntVar(&c.rounds, "rounds", 20, "measured rounds at most")
-	flag.DurationVar(&c.time, "time", 110*time.Second, "about how long all may take; three rounds are made in any case")
+	flag.DurationVar(&c.time, "time", 75*time.Second, "about how long all may take; three rounds are made in any case")
 	flag.IntVar(&c.runs, "runs", 10_000, "how many runs the questions are asked of")
 	flag.BoolVar(&c.throttle, "throttle", false, "a row more: --on-loss throttle")
 	only := flag.String("only", "", "what to measure, by name (a load, calls, questions), with commas between; all when empty")
