@@ -175,6 +175,10 @@ cases: build ## the confinement cases in CASES, where they are to be had
 	@.ci/deps.sh cases
 	.ci/cases.sh $(CASES)
 
+.PHONY: compat
+compat: build ## everyday tools in every mode of the workspace; writes docs/compat.md
+	.ci/compat.sh $(ROWS)
+
 .PHONY: bench
 bench: build ## launch time, workspaces, allowlists and records, beside native and others, interleaved
 	@.ci/deps.sh bench

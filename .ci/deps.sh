@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the Debian packages that a task needs and this machine lacks.
-#   .ci/deps.sh TASK...     tasks: demo test clients check generate race bench bench-record cases
+#   .ci/deps.sh TASK...     tasks: demo test clients check generate race bench bench-record cases compat
 # Nothing is touched when all is there. Without root it only says what to install. Go is
 # taken as given: Debian's own is older than go.mod asks for.
 set -euo pipefail
@@ -18,6 +18,7 @@ needs() {
 	bench) echo bwrap:bubblewrap ;;
 	bench-record) echo strace:strace gcc:gcc make:make /usr/include/stdio.h:libc6-dev git:git python3:python3 node:nodejs bpftrace:bpftrace? ;;
 	cases) echo python3:python3 gcc:gcc /usr/include/stdio.h:libc6-dev git:git make:make setsid:util-linux ps:procps ;;
+	compat) echo git:git node:nodejs npm:npm python3:python3 /usr/lib/python3/dist-packages/pytest:python3-pytest /usr/lib/python3/dist-packages/nbconvert:python3-nbconvert /usr/lib/python3/dist-packages/ipykernel:python3-ipykernel cargo:cargo gcc:gcc make:make javac:default-jdk-headless mvn:maven ruby:ruby perl:perl sqlite3:sqlite3 /usr/lib/postgresql:postgresql psql:postgresql-client redis-server:redis-server redis-cli:redis-tools tmux:tmux vim:vim less:less ssh-keygen:openssh-client jq:jq zip:zip gdb:gdb strace:strace chromium:chromium curl:curl docker:docker.io sudo:sudo ping:iputils-ping ;;
 	*) echo "deps.sh: no task $1" >&2; exit 2 ;;
 	esac
 }

@@ -12,7 +12,7 @@ const (
 
 // generated are the directories that agentguard itself makes for a run;
 // nothing of the host may be mounted over them.
-var generated = [...]string{"/", "/proc", "/sys", "/dev"}
+var generated = [...]string{"/proc", "/sys", "/dev"}
 
 // checkPath refuses what could not name one path of the host, or would name
 // another than the reader thinks.
@@ -74,8 +74,11 @@ func parseMount(v value) (Mount, *problem) {
 			return Mount{}, p
 		}
 	}
+	if m.At == "/" {
+		return Mount{}, wrong("name the directories that the command needs", "%s: nothing can be mounted at /, and the whole host cannot be granted", quote(v.text))
+	}
 	for _, g := range generated {
-		if m.At == g || g != "/" && below(m.At, g) {
+		if below(m.At, g) {
 			return Mount{}, wrong("write PATH:AT with another AT", "%s: agentguard makes %s itself, nothing can be mounted there", quote(v.text), g)
 		}
 	}

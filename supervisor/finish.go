@@ -244,7 +244,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 		r.cfg.Log.Error().Err(werr).Msg("record")
 	}
 	verdict, why := r.rec.w.Judge()
-	res.Denials.Count = r.rec.denied.total
+	res.Denials.Count, res.Lookups = r.rec.denied.total, r.rec.lookups
 	for i := range r.rec.denied.first {
 		res.Denials.First = append(res.Denials.First, runs.NewDenial(&r.rec.denied.first[i]))
 	}

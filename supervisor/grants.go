@@ -164,6 +164,10 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 
 // grantError turns an open error into a sentence with a remedy.
 func grantError(p, flag, clause string, err error) error {
+	var named *os.PathError
+	if errors.As(err, &named) { // the path is said already
+		err = named.Err
+	}
 	r := &Refusal{What: "cannot grant " + trace.Quote(p), Clause: clause, Err: err}
 	var link errSymlink
 	switch {

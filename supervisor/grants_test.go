@@ -160,8 +160,8 @@ func TestGrantsReportEverything(t *testing.T) {
 	}
 	g, err := openGrants(&p, Caller{UID: os.Getuid()}, nil)
 	defer closeGrants(t, g)
-	want := "cannot grant " + base + "/a: open " + base + "/a: " + base + "/a: no such file or directory [filesystem.read_only_mounts (p.yaml:1:3)]; create it, or remove the grant\n" +
-		"cannot grant " + base + "/b: open " + base + "/b: " + base + "/b: no such file or directory [filesystem.writable_mounts (p.yaml:3:3)]; create it, or remove the grant\n" +
+	want := "cannot grant " + base + "/a: no such file or directory [filesystem.read_only_mounts (p.yaml:1:3)]; create it, or remove the grant\n" +
+		"cannot grant " + base + "/b: no such file or directory [filesystem.writable_mounts (p.yaml:3:3)]; create it, or remove the grant\n" +
 		"the workspace " + base + "/file is not a directory [filesystem.workspace (p.yaml:4:3)]; name a directory with -w DIR"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

@@ -49,7 +49,7 @@ func openPath(name string) (Opened, error) {
 	}
 	for len(w.rest) > 0 {
 		if err := w.next(); err != nil {
-			return Opened{}, errors.Join(&os.PathError{Op: "open", Path: name, Err: err}, w.dir.Close())
+			return Opened{}, errors.Join(w.failed(name, err), w.dir.Close())
 		}
 	}
 	return Opened{File: w.dir, Path: path.Clean(name), Stat: w.stat}, nil
@@ -72,6 +72,16 @@ type walk struct {
 	rest  []string // components still to walk
 	at    []string // components walked, for errors
 	links int
+	stuck string // where it ended, if that is not the whole path
+}
+
+// failed is the error of a resolution; it names the component that it ended at,
+// where that is another path.
+func (w *walk) failed(name string, err error) error {
+	if w.stuck != "" && w.stuck != path.Clean(name) {
+		err = fmt.Errorf("%s: %w", trace.Quote(w.stuck), err)
+	}
+	return &os.PathError{Op: "open", Path: name, Err: err}
 }
 
 func (w *walk) start() error {
@@ -97,7 +107,8 @@ func (w *walk) next() error {
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", trace.Quote(w.here(name)), err)
+		w.stuck = w.here(name)
+		return err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

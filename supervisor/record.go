@@ -28,6 +28,7 @@ type recorder struct {
 	execs   execs
 	repeats repeats
 	denied  denials
+	lookups uint64              // of names, in a run without a resolver
 	shown   map[string]struct{} // directories of the view, each with its slash
 	readErr error               // of the sensor's ring
 	blind   atomic.Bool         // the ring is read no more: what happens from now on is lost
@@ -99,8 +100,19 @@ func (r *recorder) fill(b *bpf.Event) bool {
 		r.repeat(b)
 	default:
 		r.socket(b)
+		r.lookedUp()
 	}
 	return true
+}
+
+// lookedUp counts what is sent or connected to a name server where the run has
+// none: libraries ask the loopback address then, where nobody answers, and the
+// command's own words about it seldom say why.
+func (r *recorder) lookedUp() {
+	e := &r.ev
+	if r.plan.Egress == nil && e.Port == 53 && e.Addr.Unmap().IsLoopback() && (e.Kind == trace.KindConnect || e.Kind == trace.KindSend) {
+		r.lookups += e.Times()
+	}
 }
 
 // deny makes a denial of a call that ended so, unless a cgroup program has told it.

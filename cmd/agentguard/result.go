@@ -66,6 +66,7 @@ func summarise(res *runs.Result, p *policy.Policy) {
 		}
 	}
 	tellNetwork(res.Network)
+	tellLookups(res, p)
 	for _, s := range p.UnsafeSockets() {
 		tell("the command could use %s (network.unix)", s)
 	}
@@ -159,4 +160,17 @@ func tellNetwork(list []runs.Destination) {
 		}
 		tell("connection to %s:%d failed: %s%s", trace.Quote(d.Host), d.Port, trace.Line(d.Error), times)
 	}
+}
+
+// tellLookups says why names were not found: the command itself reports a server
+// on loopback that does not answer.
+func tellLookups(res *runs.Result, p *policy.Policy) {
+	if res.Lookups == 0 || res.Status == 0 {
+		return
+	}
+	cached := ""
+	if len(p.Caches) == 0 {
+		cached = "; --cache auto shows what was fetched before"
+	}
+	tell("the command looked up names, and this run has no network (network.egress, %s); --allow HOST:PORT opens a destination%s", p.Egress.Source, cached)
 }

@@ -33,6 +33,7 @@ type Result struct {
 	Usage   Usage      `json:"usage"`
 	Limits  []LimitHit `json:"limits,omitempty"` // limits that were met
 	Denials Denials    `json:"denials"`
+	Lookups uint64     `json:"lookups,omitempty"` // connections to a name server where the run has none
 	Stdout  Output     `json:"stdout"`
 	Stderr  Output     `json:"stderr"`
 	Record  Record     `json:"record"`
