@@ -41,20 +41,40 @@ func CurrentCaller(env func(string) string) (Caller, error) {
 		return c, fmt.Errorf("SUDO_GID=%q is not a group id", env("SUDO_GID"))
 	}
 	c = Caller{UID: uid, GID: gid, Sudo: true}
-	u, err := user.LookupId(sudo)
+	c.Groups, err = loginGroups(uid)
+	return c, err
+}
+
+// loginGroups are the groups of a user; none where there is no passwd entry.
+func loginGroups(uid int) ([]int, error) {
+	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {
-		return c, nil // no passwd entry: no supplementary groups
+		return nil, nil
 	}
 	ids, err := u.GroupIds()
 	if err != nil {
-		return c, fmt.Errorf("groups of user %d: %w", uid, err)
+		return nil, fmt.Errorf("groups of user %d: %w", uid, err)
 	}
+	var out []int
 	for _, s := range ids {
 		if g, err := strconv.Atoi(s); err == nil {
-			c.Groups = append(c.Groups, g)
+			out = append(out, g)
 		}
 	}
-	return c, nil
+	return out, nil
+}
+
+// groupsOf are the groups that the caller may act with as another user: its own
+// as itself, and as root the login groups of that one.
+func (c Caller) groupsOf(uid int) []int {
+	if uid == c.UID {
+		return c.Groups
+	}
+	groups, err := loginGroups(uid)
+	if err != nil {
+		return nil // less right, and no more
+	}
+	return groups
 }
 
 // StateDir is where the caller's records are: dir when one was asked for, else

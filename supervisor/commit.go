@@ -284,18 +284,20 @@ func (s *Staged) commitTree(root *changes.Entry, req commitRequest) error {
 		return &Refusal{What: trace.Quote(name) + " is another directory than the one that the run saw", Remedy: "commit to it all the same with --force"}
 	}
 	req.ID, req.Root, req.UID, req.GID = s.run.ID(), root.N, int(root.UID), int(root.GID)
+	req.Groups = s.caller.groupsOf(req.UID)
 	return s.child(root, &req, top.File)
 }
 
 // commitRequest is what the committing process reads from its stdin.
 type commitRequest struct {
-	ID    string `json:"id"`
-	Root  int    `json:"root"`
-	UID   int    `json:"uid"`
-	GID   int    `json:"gid"`
-	Force bool   `json:"force"`
-	Check bool   `json:"check"` // compare only
-	Picks []byte `json:"picks"` // one bit an entry, lowest first
+	ID     string `json:"id"`
+	Root   int    `json:"root"`
+	UID    int    `json:"uid"`
+	GID    int    `json:"gid"`
+	Groups []int  `json:"groups,omitempty"` // a file in a set-group-id directory is its group's
+	Force  bool   `json:"force"`
+	Check  bool   `json:"check"` // compare only
+	Picks  []byte `json:"picks"` // one bit an entry, lowest first
 }
 
 // commitReply is what it writes to its stdout.

@@ -24,7 +24,7 @@ func CommitChild(in io.Reader, out io.Writer) error {
 		return err
 	}
 	dir, journal, path := os.NewFile(3, "changes"), os.NewFile(4, "journal"), os.NewFile(5, "tree")
-	if err := becomeOwner(req.UID, req.GID, dir, path); err != nil {
+	if err := becomeOwner(&req, dir, path); err != nil {
 		return err
 	}
 	reply := commitReply{}
@@ -65,13 +65,14 @@ func applyCommit(req *commitRequest, dir, journal, path *os.File) error {
 
 // becomeOwner gives up root for good, on every thread. The owner root keeps one
 // capability: to give a file back to the user that it belonged to.
-func becomeOwner(uid, gid int, dir, tree *os.File) error {
+func becomeOwner(req *commitRequest, dir, tree *os.File) error {
+	uid, gid := req.UID, req.GID
 	unix.Umask(0)
 	ruleset, err := commitRuleset(dir, tree)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
+	if err := errors.Join(syscall.Setgroups(req.Groups), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
 		return fmt.Errorf("ids of user %d: %w", uid, err)
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -53,6 +53,7 @@ type Host struct {
 	nice         int // the caller's
 	oomScoreAdj  int
 	memAvailable int64  // bytes; 0 unknown
+	diskFree     int64  // bytes that records have left on theirs
 	noDisk       string // why the run's own storage cannot lie on disk; "": it can
 }
 

@@ -264,7 +264,7 @@ func (r *Run) openState() error {
 	r.state = s
 	r.release.push("state", s.Close)
 	s.UseMounts(r.host.mountinfo)
-	r.host.noDisk = loopfs.Missing(s.Dir())
+	r.host.diskFree, r.host.noDisk = loopfs.Look(s.Dir())
 	return errors.Join(r.grants.keepFound(r.coversNot), r.coversNot(r.grants.entries))
 }
 

@@ -45,7 +45,8 @@ func memAvailable() int64 {
 }
 
 // chooseUpper decides where the run's own storage lies. A disk that was asked for
-// and cannot be had is a gap, see hostGaps; auto then takes memory.
+// and cannot be had is a gap, see hostGaps; auto then takes memory. The default
+// size is what nobody asked for: no start waits for a file system of that size.
 func chooseUpper(p *policy.Policy, h *Host) string {
 	size := limit(p.MaxOutputBytes)
 	if size < 0 || h.noDisk != "" {
@@ -56,7 +57,8 @@ func chooseUpper(p *policy.Policy, h *Host) string {
 		return upperDisk
 	case upperAuto:
 		memory, asked := limit(p.MaxMemory), !p.MaxOutputBytes.Source.IsDefault()
-		if h.memAvailable > 0 && size > h.memAvailable/2 || asked && memory >= 0 && size > memory {
+		short := h.memAvailable > 0 && size > h.memAvailable/2 || memory >= 0 && size > memory
+		if asked && short && loopfs.Size(size) < h.diskFree {
 			return upperDisk
 		}
 	}

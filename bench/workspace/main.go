@@ -7,7 +7,7 @@
 //	  - work: reading, writing and asking for the status of files, natively in a copy,
 //	    in an overlay without a sandbox, in bubblewrap's (0.11 and newer), and under
 //	    agentguard with its record
-//	  - commit: of a change set of 2000 files (-whole: 20 000) beside cp -a of them
+//	  - commit: of a change set of 1000 files (-whole: 20 000) beside cp -a of them
 //
 // Read ratios, not milliseconds.
 package main
@@ -33,10 +33,10 @@ type bench struct {
 }
 
 func main() {
-	b := &bench{files: 2000, commits: 2000, starts: []int{10, 10000}}
+	b := &bench{files: 2000, commits: 1000, starts: []int{10, 10000}}
 	guard := flag.String("agentguard", "bin/agentguard", "the agentguard binary")
 	bwrap := flag.String("bwrap", "bwrap", "the bubblewrap binary; left out when it has no overlays")
-	flag.IntVar(&b.rounds, "rounds", 5, "measured rounds; one more runs first to warm up")
+	flag.IntVar(&b.rounds, "rounds", 3, "measured rounds; one more runs first to warm up")
 	whole := flag.Bool("whole", false, "the large sizes too: some minutes")
 	work := flag.String("work", "", "what a started copy of this program does, in the directory that is its argument")
 	flag.Parse()

@@ -63,7 +63,7 @@ func (b *bench) start() error {
 		}
 		rows = append(rows, &row{name: fmt.Sprintf("%d files", n), once: func() (time.Duration, error) { return timed(b.exec("-w", ws, "--", "/bin/true")) }})
 	}
-	if err := measure("start: agentguard exec -- /bin/true", max(b.rounds, 20), rows); err != nil {
+	if err := measure("start: agentguard exec -- /bin/true", max(b.rounds, 10), rows); err != nil {
 		return err
 	}
 	return os.RemoveAll(filepath.Join(b.dir, "start"+strconv.Itoa(b.starts[len(b.starts)-1])))
@@ -146,7 +146,7 @@ func (b *bench) commit() error {
 			},
 		},
 	}
-	return measure(fmt.Sprintf("commit of %d files", b.commits), min(b.rounds, 5), rows)
+	return measure(fmt.Sprintf("commit of %d files", b.commits), b.rounds, rows)
 }
 
 // withOverlay is the bubblewrap that knows --tmp-overlay, or "".

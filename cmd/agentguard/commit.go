@@ -135,8 +135,17 @@ func tellHeld(held []changes.Change) {
 			tell("and %d more are held back", len(held)-most)
 			break
 		}
-		tell("held back: %s: %s; commit it with --include-protected", trace.Quote(held[i].Path), held[i].Danger.Why)
+		tell("held back: %s: %s; commit it with --include-protected", trace.Quote(ending(held[i].Path)), held[i].Danger.Why)
 	}
+}
+
+// ending cuts a path that would fill the screen at its head.
+func ending(p string) string {
+	const most = 400 // bytes
+	if len(p) <= most {
+		return p
+	}
+	return "..." + p[len(p)-most:]
 }
 
 func tellCommitted(s *supervisor.Staged, picks []bool) {

@@ -245,7 +245,7 @@ func (c *committer) placeOne(dir int, e *Entry) error {
 		return c.wrap(e, c.moveIn(dir, e, name))
 	case e.New.Type == File && e.Old != nil:
 		c.step("settle " + staged(e))
-		return c.wrap(e, c.settle(dir, name, e.Old, e.New))
+		return c.wrap(e, c.settleFile(dir, name, e))
 	}
 	return nil
 }
@@ -278,6 +278,22 @@ func (c *committer) moveIn(dir int, e *Entry, name string) error {
 	return ignoreNotExist(unix.Unlinkat(c.stage, staged(e), 0))
 }
 
+// settleFile settles a file that stays. Only what the run saw gets its new mode:
+// whoever may write the directory could have put another file of the owner's there.
+func (c *committer) settleFile(dir int, name string, e *Entry) error {
+	m, err := statAt(dir, name)
+	if err != nil {
+		return err
+	}
+	why, err := differs(dir, &Entry{Name: e.Name, Old: e.Old}, &m)
+	if err != nil || why != "" && !c.o.Force {
+		return errors.Join(err, conflictNow(why))
+	}
+	c.only = place{m.dev, m.ino}
+	defer func() { c.only = place{} }()
+	return c.settle(dir, name, e.Old, e.New)
+}
+
 // settle sets mode, group and attributes of an object that stays.
 func (c *committer) settle(dir int, name string, old, now *Node) error {
 	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -288,6 +304,9 @@ func (c *committer) settle(dir int, name string, old, now *Node) error {
 		return err
 	}
 	defer unix.Close(fd)
+	if err := c.sameAs(fd); err != nil {
+		return err
+	}
 	if old == nil || old.GID != now.GID {
 		if err := unix.Fchown(fd, -1, int(now.GID)); err != nil && err != unix.EPERM && err != unix.EINVAL {
 			return err
@@ -307,7 +326,19 @@ func (c *committer) settle(dir int, name string, old, now *Node) error {
 		return nil
 	}
 	t := unix.NsecToTimespec(now.MTime)
-	return unix.UtimesNanoAt(dir, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
+	return unix.UtimesNanoAt(fd, "", []unix.Timespec{t, t}, unix.AT_EMPTY_PATH)
+}
+
+// sameAs refuses another object than settleFile has looked at.
+func (c *committer) sameAs(fd int) error {
+	if c.only == (place{}) {
+		return nil
+	}
+	m, err := statAt(fd, "")
+	if err == nil && c.only != (place{m.dev, m.ino}) {
+		err = conflictNow("it was replaced")
+	}
+	return err
 }
 
 // modeBits are the bits of a mode that are committed: a directory may pass on
@@ -325,5 +356,8 @@ func (c *committer) chmodPath(dir int, name string, now *Node) error {
 		return err
 	}
 	defer unix.Close(fd)
+	if err := c.sameAs(fd); err != nil {
+		return err
+	}
 	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), now.Mode&modeBits(now))
 }

@@ -16,6 +16,9 @@ const maxConflicts = 1000
 // check compares the old side of every picked entry with the host.
 func (c *committer) check() error {
 	c.conflicts, c.moving = nil, map[place]bool{}
+	if err := c.checkStage(); err != nil {
+		return err
+	}
 	if err := c.checkMoves(); err != nil {
 		return err
 	}
@@ -25,6 +28,17 @@ func (c *committer) check() error {
 	}
 	if len(c.conflicts) > 0 && !c.o.Force {
 		return &ConflictError{c.conflicts}
+	}
+	return nil
+}
+
+// checkStage refuses a tree in which the run made what has the name of the staging
+// directory: new contents would mix with the ones that are committed.
+func (c *committer) checkStage() error {
+	for i := range c.set.Entries {
+		if e := &c.set.Entries[i]; e.Parent == c.root.N && string(e.Name) == Stage(c.o.ID) && c.picked(e) {
+			return fmt.Errorf("the run made %q, which has the name of commit's own directory: commit other paths by name", e.Name)
+		}
 	}
 	return nil
 }
@@ -105,6 +119,9 @@ func (c *committer) checkOne(dir int, e *Entry) error {
 		return nil
 	}
 	why, err2 := differs(dir, e, &m)
+	if why == "" && m.nlink > 1 && e.New != nil && e.New.Type == File && !needsStage(e) && e.Op() != Touched {
+		why = fmt.Sprintf("it has %d names (hard links), and its mode or attributes would change for all of them", m.nlink)
+	}
 	if why != "" {
 		c.conflict(e, "%s", why)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // plainTree packs an upper that needs no overlay: everything in it is new.
@@ -72,6 +74,39 @@ func TestDeepTree(t *testing.T) {
 	again := plainTree(t, upper, base)
 	if sum := again.summary(); !sum.Empty() {
 		t.Errorf("after commit %d entries differ", len(again.Entries))
+	}
+}
+
+// Many files are packed, shown, committed and deleted again in bounded time and
+// memory: a few here, 500 000 where AGENTGUARD_TEST_FILES says so.
+func TestManyFiles(t *testing.T) {
+	testenv.Root(t)
+	n := 2000
+	if s := os.Getenv("AGENTGUARD_TEST_FILES"); s != "" {
+		var err error
+		n, err = strconv.Atoi(s)
+		must(t, err)
+	}
+	upper, base := t.TempDir(), t.TempDir()
+	for i := range n {
+		dir := fmt.Sprintf("%s/d%d", upper, i/1000)
+		if i%1000 == 0 {
+			must(t, os.Mkdir(dir, 0o755))
+		}
+		must(t, os.WriteFile(fmt.Sprintf("%s/f%d", dir, i), []byte(strconv.Itoa(i%100)), 0o644))
+	}
+	set := plainTree(t, upper, base)
+	if sum := set.summary(); sum.Added != n+(n+999)/1000 || len(set.Findings) > 0 {
+		t.Fatalf("%+v, %q", sum, set.Findings)
+	}
+	must(t, WriteNameStatus(&bytes.Buffer{}, set.Changes(nil, nil)), commitAll(t, set, base))
+	must(t, os.RemoveAll(upper), os.Mkdir(upper, 0o755))
+	for i := range (n + 999) / 1000 {
+		must(t, unix.Mknod(fmt.Sprintf("%s/d%d", upper, i), unix.S_IFCHR, 0))
+	}
+	must(t, commitAll(t, plainTree(t, upper, base), base))
+	if left, err := os.ReadDir(base); err != nil || len(left) > 0 {
+		t.Errorf("%d left, %v", len(left), err)
 	}
 }
 

@@ -110,6 +110,7 @@ func (c *testCase) crash(t *testing.T, at int) (where string, over bool) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{killVar + "=" + strconv.Itoa(at)}
 	cmd.ExtraFiles = []*os.File{open(t, c.set), c.journal, open(t, c.base)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.user, Gid: c.user}}
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -143,6 +144,8 @@ type testCase struct {
 	dir                         string
 	base, native, merged, upper string
 	set                         string // directory of the change set that was packed last
+	user                        uint32 // who commits in a process of its own
+	step                        int
 	ops                         []string
 	journal                     *os.File
 }

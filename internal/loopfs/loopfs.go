@@ -24,24 +24,25 @@ import (
 // mkfs is where mke2fs(8) is looked for. It is run as root, so PATH does not count.
 var mkfs = []string{"/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs", "/usr/local/sbin/mke2fs", "/run/current-system/sw/bin/mke2fs"}
 
-// Missing says why this host cannot make such a file system in dir, or "". It
-// looks, and tries nothing.
-func Missing(dir *os.File) string {
+// Look says how many bytes are free in dir's file system, and why this host cannot
+// make such a file system there, or "". It tries nothing.
+func Look(dir *os.File) (free int64, missing string) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
-		return "fstatfs: " + err.Error()
+		return 0, "fstatfs: " + err.Error()
 	}
+	free = int64(st.Bavail) * st.Bsize
 	switch st.Type {
 	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC:
-		return "the state directory lies in memory itself"
+		return free, "the state directory lies in memory itself"
 	}
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		return "there are no loop devices: " + err.Error()
+		return free, "there are no loop devices: " + err.Error()
 	}
 	if mke2fs() == "" {
-		return "mke2fs (e2fsprogs) is not installed"
+		return free, "mke2fs (e2fsprogs) is not installed"
 	}
-	return ""
+	return free, ""
 }
 
 func mke2fs() string {
@@ -89,6 +90,10 @@ func Make(dir *os.File, bytes, files int64) (*os.File, error) {
 	}
 	return mount, nil
 }
+
+// Size is what an image for so many bytes takes, in bytes, where the number of
+// files is not limited.
+func Size(bytes int64) int64 { return imageSize(bytes, bytes/8192+64) }
 
 // imageSize is more than what is asked for and ext4's own: inode tables, two
 // bitmaps in 128 MiB, and what it holds back for itself (fs/ext4/super.c,

@@ -31,7 +31,7 @@ func diskDir(t *testing.T) *os.File {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { dir.Close(); os.Remove(name) })
-		if why = Missing(dir); why == "" {
+		if _, why = Look(dir); why == "" {
 			return dir
 		}
 	}
@@ -138,7 +138,7 @@ func TestMissingInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if why := Missing(dir); !strings.Contains(why, "memory") {
+	if _, why := Look(dir); !strings.Contains(why, "memory") {
 		t.Errorf("%q", why)
 	}
 }
