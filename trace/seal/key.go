@@ -22,11 +22,12 @@ type Key struct {
 
 // NewKey makes a key. The name must not hold blanks or "+".
 func NewKey(name string) (*Key, error) {
-	_, priv, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
+	seed := make([]byte, ed25519.SeedSize)
+	if _, err := rand.Read(seed); err != nil {
 		return nil, fmt.Errorf("seal: make a key: %w", err)
 	}
-	return newKey(name, priv)
+	defer clear(seed)
+	return newKey(name, derive(seed))
 }
 
 func newKey(name string, priv ed25519.PrivateKey) (*Key, error) {
@@ -59,7 +60,7 @@ func ParsePrivate(b []byte) (*Key, error) {
 	if !ok || !two || err != nil || len(seed) != ed25519.SeedSize {
 		return nil, errors.New("seal: not a private key of agentguard")
 	}
-	return newKey(name, ed25519.NewKeyFromSeed(seed))
+	return newKey(name, derive(seed))
 }
 
 // Name is what the key is called in its signatures.
@@ -76,11 +77,11 @@ func (k *Key) Sign(msg []byte) ([]byte, error) {
 	if k.priv == nil {
 		return nil, fmt.Errorf("seal: key %s was erased", k.name)
 	}
-	return ed25519.Sign(k.priv, msg), nil
+	return sign(k.priv, msg), nil
 }
 
 // Erase overwrites the private key. It is the best that Go can do: copies that
-// crypto/ed25519 made while it signed are freed, not overwritten.
+// were made while it signed are freed, not overwritten.
 func (k *Key) Erase() {
 	clear(k.priv)
 	k.priv = nil
