@@ -110,7 +110,7 @@ func load(spec func() (*ebpf.CollectionSpec, error), cfg Config, parent uint64, 
 		return nil, err
 	}
 	for name, value := range map[string]any{
-		"level": uint32(cfg.Level), "parent_id": parent, "calls": callTable(),
+		"level": uint32(cfg.Level), "parent_id": parent, "calls": *callTable(),
 	} {
 		if v := s.Variables[name]; v != nil {
 			if err := v.Set(value); err != nil {

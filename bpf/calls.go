@@ -1,10 +1,6 @@
 package bpf
 
-import (
-	"sync"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // callInfo is struct call_info of c/abi.h: argument numbers count from 1, 0 is none.
 type callInfo struct {
@@ -44,19 +40,19 @@ const (
 const callCount = 512
 
 // callTable tells the programs how to treat each system call of this architecture.
-var callTable = sync.OnceValue(func() [callCount]callInfo {
-	var table [callCount]callInfo
-	for nr, info := range commonCalls {
-		table[nr] = info
+// Both tables are data of the program: maps would be made at each start.
+func callTable() *[callCount]callInfo {
+	table := commonCalls
+	for nr := range archCalls {
+		if archCalls[nr] != (callInfo{}) {
+			table[nr] = archCalls[nr]
+		}
 	}
-	for nr, info := range archCalls {
-		table[nr] = info
-	}
-	return table
-})
+	return &table
+}
 
 // commonCalls are those that amd64 and arm64 both have.
-var commonCalls = map[int]callInfo{
+var commonCalls = [callCount]callInfo{
 	unix.SYS_READ:     {Flags: callBytes},
 	unix.SYS_PREAD64:  {Flags: callBytes},
 	unix.SYS_READV:    {Flags: callBytes},

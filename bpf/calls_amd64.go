@@ -3,7 +3,7 @@ package bpf
 import "golang.org/x/sys/unix"
 
 // archCalls are the older forms that arm64 never had.
-var archCalls = map[int]callInfo{
+var archCalls = [...]callInfo{
 	unix.SYS_OPEN:       {Path: 1, Act: actOpen},
 	unix.SYS_CREAT:      {Path: 1, Act: actOpen},
 	unix.SYS_STAT:       {Path: 1},

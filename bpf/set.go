@@ -296,11 +296,12 @@ func Build() string { return fmt.Sprintf("%x", objects())[:8] }
 
 // objects tells builds apart by their objects and call table.
 var objects = sync.OnceValue(func() [sha256.Size]byte {
-	h := sha256.New()
-	h.Write([]byte(objectsDigest))
-	for _, call := range callTable() {
-		h.Write([]byte{call.Path, call.Path2, call.Dir, call.Dir2, call.Addr, call.File, call.Extent, call.Act})
-		h.Write(order.AppendUint16(nil, call.Flags))
+	table := callTable()
+	text := append(make([]byte, 0, len(objectsDigest)+10*len(table)), objectsDigest...)
+	for i := range table {
+		call := &table[i]
+		text = append(text, call.Path, call.Path2, call.Dir, call.Dir2, call.Addr, call.File, call.Extent, call.Act)
+		text = order.AppendUint16(text, call.Flags)
 	}
-	return [sha256.Size]byte(h.Sum(nil))
+	return sha256.Sum256(text)
 })

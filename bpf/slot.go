@@ -165,7 +165,8 @@ func (p *Programs) fillSlot(s *slot, ringBytes int) error {
 	if err := p.makeMissing(s, ringBytes); err != nil {
 		return err
 	}
-	return s.counts.Lookup(uint32(0), &s.base)
+	s.base, err = readCounters(s.counts.FD())
+	return err
 }
 
 // makeMissing makes the ring and the counters that the slot lacks, both at once
@@ -214,8 +215,8 @@ func innerMap(outer *ebpf.Map, index uint32) (*ebpf.Map, error) {
 
 // read returns what the run counted so far, by CPU.
 func (s *slot) read() ([]counterValue, error) {
-	var cpus []counterValue
-	if err := s.counts.Lookup(uint32(0), &cpus); err != nil {
+	cpus, err := readCounters(s.counts.FD())
+	if err != nil {
 		return nil, err
 	}
 	for i := range cpus {

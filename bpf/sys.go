@@ -90,6 +90,23 @@ func linkDetach(fd int) error {
 	return err
 }
 
+// readCounters reads the one entry of a map of counters, by CPU: the kernel's values
+// have the size of ours and lie one after the other, as counterBytes is a multiple of 8.
+func readCounters(fd int) ([]counterValue, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	values, key := make([]counterValue, cpus), uint32(0)
+	attr := struct {
+		fd, _      uint32
+		key, value unsafe.Pointer
+		flags      uint64
+	}{fd: uint32(fd), key: unsafe.Pointer(&key), value: unsafe.Pointer(&values[0])}
+	_, err = bpfCall(unix.BPF_MAP_LOOKUP_ELEM, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return values, err
+}
+
 func bpfCall(cmd int, attr unsafe.Pointer, size uintptr) (int, error) {
 	r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(cmd), uintptr(attr), size)
 	if errno != 0 {
