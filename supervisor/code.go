@@ -348,6 +348,16 @@ func (c *codeRecord) stop(log zerolog.Logger) {
 	}
 }
 
+// dropTable gives back what only hashing needed, when that has ended.
+func (c *codeRecord) dropTable(log zerolog.Logger) {
+	if c == nil {
+		return
+	}
+	if err := c.watch.DropTable(); err != nil {
+		log.Error().Err(err).Msg("code watch")
+	}
+}
+
 // counts are for the summary: what the supervisor has done for the run.
 func (c *codeRecord) counts() []trace.Count {
 	if c == nil {

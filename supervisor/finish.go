@@ -58,6 +58,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.timing.mark("packed")
 	sum := r.closeRecord(res, stats, streams, err)
 	r.timing.mark("recorded")
+	r.closing.Go(func() { r.code.dropTable(r.cfg.Log) })
 	r.storeResult(res, sum)
 	r.timing.mark("sealed")
 	if err := r.Close(); err != nil {

@@ -283,6 +283,10 @@ func (w *Watch) Wait() int {
 	}
 }
 
+// DropTable gives back the run's table of mounts, when all is hashed: with the last of
+// its descriptors goes the run's mount namespace, which takes the kernel a while.
+func (w *Watch) DropTable() error { return w.mounts.close() }
+
 // Close ends the watch. Hashes that hang are left behind.
 func (w *Watch) Close() error {
 	return errors.Join(w.Stop(), w.mounts.close())

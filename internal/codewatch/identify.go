@@ -69,6 +69,7 @@ func (m *mounts) close() error {
 	if m.table == nil {
 		return nil
 	}
+	defer func() { m.table = nil }()
 	return m.table.Close()
 }
 
