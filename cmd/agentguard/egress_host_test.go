@@ -42,6 +42,7 @@ type world struct {
 	hits    map[string]int      // connections and datagrams by address
 	queries []string            // that reached the name server
 	zone    map[string][]string // addresses by name; several answers are given one after the other
+	silent  string              // for names below it there is no answer
 	ca      *x509.Certificate
 	caKey   *ecdsa.PrivateKey
 }
@@ -171,6 +172,9 @@ func (w *world) answer(packet []byte) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queries = append(w.queries, name)
+	if w.silent != "" && strings.HasSuffix(name, "."+w.silent) {
+		return nil
+	}
 	m.Response, m.RecursionAvailable, m.Answers, m.Additionals = true, true, nil, nil
 	list, ok := w.zone[name]
 	if !ok {
@@ -295,8 +299,8 @@ func denied(res *runs.Result, part string) int {
 	return n
 }
 
-// silent accepts connections and never reads.
-func (w *world) silent(at string) {
+// neverReads accepts connections and never reads.
+func (w *world) neverReads(at string) {
 	w.t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {

@@ -149,7 +149,7 @@ func sameNet(pid int) bool {
 func TestEgressManyConnections(t *testing.T) {
 	w := newWorld(t)
 	w.tcp("203.0.113.10:8080")
-	w.silent("203.0.113.11:8080")
+	w.neverReads("203.0.113.11:8080")
 	w.name("api.test.example", "203.0.113.10")
 	w.name("silent.test.example", "203.0.113.11")
 	w.write("many.py", `

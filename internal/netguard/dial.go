@@ -20,6 +20,7 @@ const (
 	stagger     = 250 * time.Millisecond // between attempts (RFC 8305, section 5)
 	maxTargets  = 16                     // addresses of a name that are tried
 	maxDials    = 256                    // at once
+	maxDialsTo  = 64                     // of them to one destination: one that does not answer holds up itself
 	resolveKeep = 2 * time.Second        // how long an answer serves the next connection
 )
 
@@ -47,6 +48,36 @@ type dialer struct {
 
 	mu    sync.Mutex
 	fresh map[string]*resolution
+	gates map[destination]*gate
+}
+
+// gate lets a number of dials to one destination through at a time.
+type gate struct {
+	slots chan struct{}
+	users int // that wait or dial; guarded by the dialer's mu
+}
+
+// turn waits until a destination may be dialled; the function that it returns ends the dial.
+func (d *dialer) turn(dest destination) (done func()) {
+	d.mu.Lock()
+	g := d.gates[dest]
+	if g == nil {
+		g = &gate{slots: make(chan struct{}, maxDialsTo)}
+		d.gates[dest] = g
+	}
+	g.users++
+	d.mu.Unlock()
+	g.slots <- struct{}{}
+	d.slots <- struct{}{}
+	return func() {
+		<-d.slots
+		<-g.slots
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if g.users--; g.users == 0 {
+			delete(d.gates, dest)
+		}
+	}
 }
 
 // resolution is an answer, or one that is waited for.
@@ -76,6 +107,7 @@ func newDialer(c *Config, dir *directory) *dialer {
 		},
 		slots: make(chan struct{}, maxDials),
 		fresh: map[string]*resolution{},
+		gates: map[destination]*gate{},
 	}
 }
 
@@ -87,8 +119,7 @@ type reached struct {
 
 // connect dials a destination.
 func (d *dialer) connect(ctx context.Context, proto string, dest destination) (net.Conn, reached, error) {
-	d.slots <- struct{}{}
-	defer func() { <-d.slots }()
+	defer d.turn(dest)()
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	var to reached

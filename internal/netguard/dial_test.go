@@ -3,6 +3,7 @@ package netguard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -226,5 +227,60 @@ func TestReason(t *testing.T) {
 		if errno, text := reason(c.err); errno != c.errno || text != c.text {
 			t.Errorf("%v: %d %q", c.err, errno, text)
 		}
+	}
+}
+
+// A destination that does not answer holds up nothing but itself, and however
+// many addresses a name has, a few are tried.
+func TestSlowDestination(t *testing.T) {
+	f := &fakeNet{up: map[string]time.Duration{"203.0.113.1": time.Hour, "203.0.113.2": 0}}
+	d := testDialer(t, &Config{Table: *compile(t, "tcp a.example 80")}, f, nil)
+	d.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
+		if name == "slow.example" {
+			return []netip.Addr{netip.MustParseAddr("203.0.113.1")}, nil
+		}
+		return []netip.Addr{netip.MustParseAddr("203.0.113.2")}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	for range 2 * maxDials {
+		wait.Go(func() {
+			if _, _, err := d.connect(ctx, "tcp", destination{name: "slow.example", port: 80}); err == nil {
+				t.Error("connected")
+			}
+		})
+	}
+	for len(d.slots) < maxDialsTo {
+		time.Sleep(time.Millisecond)
+	}
+	c, _, err := d.connect(t.Context(), "tcp", destination{name: "fast.example", port: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if n := len(d.slots); n != maxDialsTo {
+		t.Errorf("%d dials to one destination", n)
+	}
+	cancel()
+	wait.Wait()
+	if len(d.gates) != 0 {
+		t.Errorf("%d gates are left", len(d.gates))
+	}
+}
+
+func TestManyAddresses(t *testing.T) {
+	f := &fakeNet{}
+	d := testDialer(t, &Config{Table: *compile(t, "tcp a.example 80")}, f, func() []string {
+		var out []string
+		for i := range 4000 {
+			out = append(out, fmt.Sprintf("10.0.%d.%d", i/256, i%256), fmt.Sprintf("203.0.%d.%d", i/256, i%256))
+		}
+		return out
+	})
+	if _, _, err := d.connect(t.Context(), "tcp", destination{name: "a.example", port: 80}); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Error(err)
+	}
+	if len(f.tried) != maxTargets || slices.ContainsFunc(f.tried, func(s string) bool { return strings.HasPrefix(s, "10.") }) {
+		t.Errorf("tried %q", f.tried)
 	}
 }
