@@ -43,6 +43,7 @@ type Host struct {
 	mountinfo    []byte // /proc/self/mountinfo
 	layout       cgroup.Layout
 	parent       *cgroup.Parent
+	bpf          bpf.Config // of programs; a test seam has another parent than theirs
 	programs     *bpf.Programs
 	system       []Opened
 	links        map[string]string
@@ -185,13 +186,14 @@ func (h *Host) probeCgroup(name string) error {
 	return nil
 }
 
-// bpfConfig is where the pinned programs are.
+// bpfConfig is where the pinned programs are, and whom they judge.
 func (h *Host) bpfConfig(dir string) bpf.Config {
 	return bpf.Config{PinDir: filepath.Join(dir, "bpf"), Parent: h.parent.Path, Level: h.parent.Level}
 }
 
 func (h *Host) probeBPF(dir string) {
-	p, err := bpf.Open(h.bpfConfig(dir))
+	h.bpf = h.bpfConfig(dir)
+	p, err := bpf.Open(h.bpf)
 	if err != nil {
 		h.Info.BPFError = err.Error()
 		return

@@ -132,7 +132,7 @@ func (r *Run) sweep() error {
 		errs = append(errs, ignoreMissing(bury(dir, id, state)))
 	}
 	if r.host.programs != nil {
-		errs = append(errs, bpf.Sweep(r.host.bpfConfig(dir)))
+		errs = append(errs, bpf.Sweep(r.host.bpf))
 	}
 	done := notes(dir, state)
 	r.recoverDead()

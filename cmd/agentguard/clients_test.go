@@ -25,7 +25,7 @@ import (
 // from its server by name, over TLS where it can, and says so on its output.
 var clients = []struct {
 	name  string
-	needs string // a program
+	needs string // a program, or a file
 	argv  []string
 	want  string
 	files map[string]string
@@ -41,6 +41,13 @@ var clients = []struct {
 	{name: "urllib", needs: "/usr/bin/python3", argv: []string{"/usr/bin/python3", "urllib_.py"}, want: "hello /urllib", files: map[string]string{"urllib_.py": `
 import ssl, urllib.request
 print(urllib.request.urlopen("https://api.test.example:8443/urllib", context=ssl.create_default_context(cafile="ca.pem")).read().decode())
+`}},
+	{name: "requests", needs: "/usr/lib/python3/dist-packages/requests", argv: []string{"/usr/bin/python3", "session.py"}, want: "10 answers, hello /put 100000", files: map[string]string{"session.py": `
+import requests
+with requests.Session() as s:
+    s.verify = "ca.pem"
+    n = sum(s.get("https://api.test.example:8443/%d" % i, timeout=20).text == "hello /%d" % i for i in range(10))
+    print("%d answers, %s" % (n, s.put("https://api.test.example:8443/put", data=b"x" * 100000, timeout=20).text))
 `}},
 	{name: "asyncio", needs: "/usr/bin/python3", argv: []string{"/usr/bin/python3", "asyncio_.py"}, want: "20 answers", files: map[string]string{"asyncio_.py": `
 import asyncio, ssl
@@ -93,7 +100,11 @@ func TestClients(t *testing.T) {
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			if c.needs != "" {
-				if _, err := exec.LookPath(c.needs); err != nil {
+				_, err := exec.LookPath(c.needs)
+				if strings.HasPrefix(c.needs, "/") { // a program, or a package of one
+					_, err = os.Stat(c.needs)
+				}
+				if err != nil {
 					testenv.Missing(t, "clients", err.Error())
 				}
 			}

@@ -37,6 +37,7 @@ import (
 type world struct {
 	t   *testing.T
 	dir string // of the run: its workspace
+	bin string // of agentguard
 
 	mu      sync.Mutex
 	hits    map[string]int      // connections and datagrams by address
@@ -56,7 +57,7 @@ func newWorld(t *testing.T) *world {
 	if os.Getenv(stageVar) == "" {
 		t.Fatal("not on the stage")
 	}
-	w := &world{t: t, hits: map[string]int{}, zone: map[string][]string{}}
+	w := &world{t: t, bin: agentguard(), hits: map[string]int{}, zone: map[string][]string{}}
 	var err error
 	if w.dir, err = os.MkdirTemp("", "agentguard-egress-"); err != nil {
 		t.Fatal(err)
@@ -273,7 +274,7 @@ func (w *world) exec(flags []string, argv ...string) (out string, res *runs.Resu
 	w.t.Helper()
 	result := filepath.Join(w.t.TempDir(), "result.json")
 	args := append([]string{"exec", "-w", w.dir, "--json", result, "--wall", "60s"}, flags...)
-	cmd := exec.Command(agentguard(), append(append(args, "--"), argv...)...)
+	cmd := exec.Command(w.bin, append(append(args, "--"), argv...)...)
 	cmd.Dir = w.dir
 	b, err := cmd.CombinedOutput()
 	w.t.Logf("%q: %v", argv, err)

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// With one layer off, and with neither BPF nor a look-up program, the attempts
+// reach nothing either; where the relay is still there, what is allowed works.
+func TestEgressEitherLayer(t *testing.T) {
+	w := attemptEvasions(t)
+	w.bin = seamBinary(t)
+	for _, c := range []struct {
+		off   string
+		relay bool
+	}{
+		{"bpf", true},      // the cgroup programs: the edge and the relay are left
+		{"edge", false},    // the edge: the cgroup programs are left, and lead nowhere
+		{"lookup", true},   // listeners instead of the look-up program
+		{"programs", true}, // and no BPF at all
+		{"hold", true},     // connections are accepted first
+	} {
+		t.Run(c.off, func(t *testing.T) {
+			t.Setenv("AGENTGUARD_SEAM_OFF", c.off+",canary")
+			out, res := w.exec(append([]string{"--allow-gap", "record"}, evasionFlags...), "/usr/bin/python3", "attempts.py", "0.2")
+			got := map[string]any{}
+			line, _, _ := strings.Cut(out, "\n")
+			if err := json.Unmarshal([]byte(line), &got); err != nil || len(got) < 40 {
+				t.Fatalf("%d attempts, %v\n%s", len(got), err, out)
+			}
+			for key, value := range got {
+				works := strings.HasPrefix(fmt.Sprint(value), "hello")
+				if allowed := strings.HasPrefix(key, "allowed") || strings.HasPrefix(key, "the name, b"); works && !allowed {
+					t.Errorf("%s: %v", key, value)
+				}
+			}
+			if works := got["allowed"] == "hello from 203.0.113.10:8443"; works != c.relay {
+				t.Errorf("allowed: %v", got["allowed"])
+			}
+			if c.off != "programs" && res.Denials.Count == 0 {
+				t.Error("no denial in the record")
+			}
+		})
+	}
+	for _, at := range evaded {
+		if n := w.hitsOf(at); n > 0 {
+			t.Errorf("%s was reached %d times", at, n)
+		}
+	}
+	if w.asked("secret") || w.asked("corp.example") || w.asked("cdn.test") {
+		t.Errorf("the host was asked for %q", w.queries)
+	}
+}
+
+// seamBinary builds agentguard with the tag that lets single layers be switched off.
+func seamBinary(t *testing.T) string {
+	t.Helper()
+	t.Cleanup(removeSeamDebris)
+	if bin := os.Getenv("AGENTGUARD_TEST_SEAM_BINARY"); bin != "" {
+		return bin
+	}
+	bin := filepath.Join(t.TempDir(), "agentguard")
+	cmd := exec.Command("go", "build", "-tags", "agentguard_seam", "-o", bin, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// removeSeamDebris removes what such builds keep between runs.
+func removeSeamDebris() {
+	for _, pattern := range []string{"/sys/fs/cgroup/seam-agentguard-*", "/sys/fs/cgroup/*/seam-agentguard-*"} {
+		dirs, _ := filepath.Glob(pattern)
+		for _, d := range dirs {
+			_ = unix.Rmdir(d)
+		}
+	}
+	pins, _ := filepath.Glob("/run/agentguard-seam/userns/*")
+	for _, p := range append(pins, "/run/agentguard-seam/bpf") {
+		_ = unix.Unmount(p, 0)
+	}
+	_ = os.RemoveAll("/run/agentguard-seam")
+}
