@@ -237,7 +237,7 @@ func (c *committer) placeOne(dir int, e *Entry) error {
 			return nil
 		}
 		c.step("mkdir " + staged(e))
-		if err := c.write(dir, e, func() error { return unix.Mkdirat(dir, name, 0o700) }); err != nil && err != unix.EEXIST {
+		if err := c.write(dir, e, func() error { return unix.Mkdirat(dir, name, e.New.Mode&0o777|0o700) }); err != nil && err != unix.EEXIST {
 			return c.wrap(e, err)
 		}
 		return nil
@@ -319,7 +319,16 @@ func (c *committer) settle(dir int, name string, old, now *Node) error {
 	if err := setXattrs(fd, now.Xattrs, have); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, now.Mode&modeBits(now)); err != nil {
+	// What is right is left alone: the set-group-id bit of a directory that inherited it is lost in a chmod by
+	// who is not in that group (fs/attr.c, setattr_prepare).
+	m, err := statAt(fd, "")
+	if mode := now.Mode & modeBits(now); err == nil && m.mode&0o7777 != mode {
+		err = unix.Fchmod(fd, mode)
+	}
+	if err == unix.EPERM && now.Type == Dir && old != nil && old.UID != now.UID {
+		return nil // another user's directory, which was replaced by one of its name: it stays that user's, as it is
+	}
+	if err != nil {
 		return err
 	}
 	if now.Type != File {

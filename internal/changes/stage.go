@@ -39,12 +39,13 @@ func (c *committer) prepare() error {
 }
 
 // needsStage reports an entry whose new side is a new object. Of a file that
-// has only another mode or attributes, the object stays.
+// has only another mode or attributes, the object stays; one that has another
+// owner was replaced, and the committer could not change the old one's mode.
 func needsStage(e *Entry) bool {
 	if e.New == nil || e.New.Type == Dir || e.New.Type == Socket || e.New.Type == Device {
 		return false
 	}
-	return e.Old == nil || e.Old.Type != e.New.Type || e.New.Shared || !sameContent(e.Old, e.New)
+	return e.Old == nil || e.Old.Type != e.New.Type || e.New.Shared || e.Old.UID != e.New.UID || !sameContent(e.Old, e.New)
 }
 
 func (c *committer) stageOne(e *Entry) error {
