@@ -22,9 +22,17 @@ type Config struct {
 
 	Stdin, Stdout, Stderr *os.File // what the command gets as 0, 1 and 2
 
+	// Terminal makes Stdin the controlling terminal of PID 1's session, before the
+	// command is born: who is there already would not get it (TIOCSCTTY, ioctl_tty(2)).
+	Terminal bool
+
 	// Guardian is PID 1's own lockdown. It is queued before the process
 	// exists, so that PID 1 never waits for it.
 	Guardian *Program
+
+	// Stopped is called by [Process.Wait] with the signal each time that the command
+	// was stopped (WUNTRACED of wait4(2)); nil: nobody asks.
+	Stopped func(syscall.Signal)
 
 	// FallbackExe is where the init program is written when memfds must not
 	// be executed (vm.memfd_noexec=2, 6.3). The directory must belong to root.
@@ -39,6 +47,7 @@ type Process struct {
 
 	control, errors, life *os.File
 	plan                  *Program
+	stopped               func(syscall.Signal)
 }
 
 // Exit is how the command ended, as PID 1 collected it with wait4(2).
@@ -79,7 +88,7 @@ const execBase = 200
 // Start clones PID 1, which at once clones PID 2. It returns as soon as both
 // can exist; [Process.Locked] waits until PID 1 has given up its privileges.
 func Start(cfg Config) (*Process, error) {
-	p := &Process{}
+	p := &Process{stopped: cfg.Stopped}
 	var ctl, life *os.File // init's ends
 	var exe *os.File
 	var err error
@@ -115,7 +124,7 @@ func Start(cfg Config) (*Process, error) {
 
 func (p *Process) clone(cfg Config, exe *os.File, files []*os.File) error {
 	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{
-		Cloneflags: cfg.Flags, Setsid: true, PidFD: new(int),
+		Cloneflags: cfg.Flags, Setsid: true, Setctty: cfg.Terminal, PidFD: new(int), // Ctty is 0
 	}}
 	for _, f := range files {
 		attr.Files = append(attr.Files, f.Fd())
@@ -153,6 +162,8 @@ func (p *Process) Locked(limit time.Duration) error {
 			return fmt.Errorf("waiting for PID 1: %w", err)
 		case m.kind == msgChild && fd >= 0 && p.Command == nil:
 			p.Command = os.NewFile(uintptr(fd), "pidfd of the command")
+			continue
+		case m.kind == msgStop:
 			continue
 		case m.kind == msgLocked && p.Command != nil:
 			return p.life.SetReadDeadline(time.Time{})
@@ -207,6 +218,11 @@ func (p *Process) Exec(plan *Program, limit time.Duration) error {
 // before it could say so, as a memory limit's group kill does.
 func (p *Process) Wait() (Exit, error) {
 	m, _, err := p.receive()
+	for ; err == nil && m.kind == msgStop; m, _, err = p.receive() {
+		if p.stopped != nil {
+			p.stopped(syscall.Signal(m.value))
+		}
+	}
 	if err == io.EOF {
 		return Exit{}, ErrDied
 	}

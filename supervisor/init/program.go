@@ -155,6 +155,11 @@ func (p *Program) Strings(list []string) Arg {
 	return p.Words(append(words, Value(0))...)
 }
 
+// Inside returns the address off bytes inside data made by Bytes.
+func (p *Program) Inside(data Arg, off int) Arg {
+	return Arg{kind: argData, value: data.value + uint64(off)}
+}
+
 // Slot returns a place for a result inside data made by Bytes, off bytes in.
 func (p *Program) Slot(data Arg, off int) Slot { return Slot(data.value) + Slot(off) }
 

@@ -18,6 +18,7 @@ const (
 	msgLocked = 2
 	msgExit   = 3
 	msgFail   = 4
+	msgStop   = 5
 
 	reportFail  = 1
 	reportReady = 2

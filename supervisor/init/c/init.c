@@ -25,7 +25,11 @@
 //	  plan + descriptors on 3 ------------------------------> calls, canary
 //	  <-- READY, then end of file on 4 ---------------------- execve
 //	                            poll lifeline, reap
+//	  <-- STOP signal, each time that the command is stopped
 //	  <-- EXIT status, rusage   exit: the kernel kills the rest
+//
+// With one argument or more there is no run, no PID 1 and no report: the process
+// makes the calls of one plan from descriptor 3 and leaves (will.go).
 //
 // Built by the clang that builds the BPF objects, for amd64 and arm64
 // (`make generate`); both binaries are committed and reproduced in CI.
@@ -51,7 +55,7 @@ static inline s64 call6(s64 nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 			 : "rcx", "r11", "memory");
 	return ret;
 }
-__asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tand $-16,%rsp\n\tcall run\n\tud2\n");
+__asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov (%rsp),%rdi\n\tand $-16,%rsp\n\tcall run\n\tud2\n");
 #elif defined(__aarch64__)
 enum { NR_close = 57, NR_mmap = 222, NR_rt_sigprocmask = 135, NR_sendmsg = 211, NR_recvmsg = 212, NR_clone = 220,
        NR_wait4 = 260, NR_exit_group = 94, NR_ppoll = 73, NR_signalfd4 = 74, NR_close_range = 436,
@@ -67,7 +71,7 @@ static inline s64 call6(s64 nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
 	return x0;
 }
-__asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x30,#0\n\tbl run\n\tbrk #1\n");
+__asm__(".globl _start\n_start:\n\tldr x0,[sp]\n\tmov x29,#0\n\tmov x30,#0\n\tbl run\n\tbrk #1\n");
 #else
 #error "agentguard-init is built for amd64 and arm64"
 #endif
@@ -80,7 +84,7 @@ __asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x30,#0\n\tbl run\n\tbrk #1\
 enum { ARG_VALUE, ARG_DATA, ARG_FD, ARG_SAVED };         // how an argument is filled in
 enum { STEP_EXEC = 1, STEP_IGNORE = 2, STEP_READY = 4 }; // step flags
 enum { REPORT_FAIL = 1, REPORT_READY = 2 };              // on the error pipe
-enum { MSG_CHILD = 1, MSG_LOCKED = 2, MSG_EXIT = 3, MSG_FAIL = 4 }; // on the lifeline
+enum { MSG_CHILD = 1, MSG_LOCKED = 2, MSG_EXIT = 3, MSG_FAIL = 4, MSG_STOP = 5 }; // on the lifeline
 
 struct step {
 	u32 nr;      // system call number
@@ -108,7 +112,7 @@ struct report {
 
 struct message {
 	u32 kind;
-	s32 value;     // MSG_CHILD: pid; MSG_EXIT: wait status; MSG_FAIL: errno
+	s32 value;     // MSG_CHILD: pid; MSG_EXIT: wait status; MSG_FAIL: errno; MSG_STOP: signal
 	u64 detail[2]; // MSG_EXIT: user and system time in microseconds; MSG_FAIL: step
 };
 
@@ -249,21 +253,29 @@ static void tell(u32 kind, s32 value, u64 a, u64 b, int passfd) {
 	struct iovec iov = { &msg, sizeof(msg) };
 	struct { struct cmsghdr h; s32 fd; s32 pad; } c = { { sizeof(struct cmsghdr) + 4, 1, 1 }, passfd, 0 };
 	struct msghdr m = { 0, 0, &iov, 1, passfd >= 0 ? &c : 0, passfd >= 0 ? sizeof(c) : 0, 0 };
-	if (call(NR_sendmsg, 5, (u64)&m, 0x4000 /* MSG_NOSIGNAL */) < 0)
+	// A command that stops again and again must not make PID 1 wait for a reader.
+	int lossy = kind == MSG_STOP;
+	if (call(NR_sendmsg, 5, (u64)&m, 0x4000 /* MSG_NOSIGNAL */ | (lossy ? 0x40 /* MSG_DONTWAIT */ : 0)) < 0 && !lossy)
 		quit(1);
 }
 
-// reap collects every dead child. When the command is among them its status is
-// reported and PID 1 leaves: the kernel then kills whatever it left behind.
+// reap collects every dead child, and tells when the command was stopped. When the
+// command is dead its status is reported and PID 1 leaves: the kernel then kills
+// whatever it left behind.
 // It returns whether there may be more: a flood of orphans must not keep PID 1
 // from looking at its lifeline.
 static int reap(s32 command_pid) {
 	for (int i = 0; i < 64; i++) {
 		s32 status = 0;
 		struct rusage ru;
-		s64 pid = call6(NR_wait4, -1, (u64)&status, 1 /* WNOHANG */, (u64)&ru, 0, 0);
+		s64 pid = call6(NR_wait4, -1, (u64)&status, 3 /* WNOHANG | WUNTRACED */, (u64)&ru, 0, 0);
 		if (pid <= 0)
 			return 0;
+		if ((status & 0xff) == 0x7f) { // WIFSTOPPED
+			if (pid == command_pid)
+				tell(MSG_STOP, status >> 8 & 0xff, 0, 0, -1);
+			continue;
+		}
 		if (pid == command_pid) {
 			tell(MSG_EXIT, status, ru.utime[0] * 1000000 + ru.utime[1],
 			     ru.stime[0] * 1000000 + ru.stime[1], -1);
@@ -302,8 +314,19 @@ static __attribute__((noreturn)) void guardian(s32 pid, s32 pidfd) {
 	}
 }
 
-__attribute__((noreturn)) void run(void) {
+// ---- no run: one list of calls ----------------------------------------------
+
+static __attribute__((noreturn)) void list(void) {
+	u32 where = 0;
+	call(NR_close_range, 4, ~0U, 0);
+	run_steps(receive(3), &where);
+	quit(0);
+}
+
+__attribute__((noreturn)) void run(u64 argc) {
 	s32 pidfd = -1;
+	if (argc > 1)
+		list();
 	call(NR_close_range, 6, ~0U, 0); // whatever the caller leaked past close-on-exec
 	// CLONE_PIDFD: the descriptor is stored where the third argument points, on both architectures.
 	s64 pid = call6(NR_clone, 0x1000 /* CLONE_PIDFD */ | 17 /* SIGCHLD */, 0, (u64)&pidfd, 0, 0, 0);
