@@ -172,12 +172,12 @@ func (b *birthFindings) try(leaf *cgroup.Leaf, fallback string) {
 	defer null.Close()
 	cfg := initproc.Config{
 		Cgroup: leaf.Dir(), Flags: namespaces, Stdin: null, Stdout: null, Stderr: null,
-		Guardian: guardianProgram(GuardianUID, seccomp.InitFilter(), true, false), FallbackExe: fallback,
+		Guardian: guardian{uid: GuardianUID, filter: seccomp.InitFilter(), loUp: true}.program(), FallbackExe: fallback,
 	}
 	b.err = born(cfg, leaf)
 	if errors.Is(b.err, initproc.ErrDied) { // as Run.birth does
 		b.joined, cfg.Cgroup = true, nil
-		cfg.Guardian = guardianProgram(GuardianUID, seccomp.InitFilter(), true, false)
+		cfg.Guardian = guardian{uid: GuardianUID, filter: seccomp.InitFilter(), loUp: true}.program()
 		b.err = born(cfg, leaf)
 	}
 }

@@ -166,8 +166,13 @@ func (r *Run) startRelays() error {
 	})
 	r.release.push("closing", func() error { r.closing.Wait(); return nil })
 	r.sealer.started()
-	r.stdio.start(r.cfg.Stdin, r.plan.Limits, map[string]*os.File{"stdout": r.files[runs.StdoutFile], "stderr": r.files[runs.StderrFile]})
-	return nil
+	level := r.cfg.level(r.plan.Limits)
+	if r.tty != nil {
+		if err := r.tty.start(level, func() { r.signalCommand(unix.SIGHUP) }); err != nil {
+			return err
+		}
+	}
+	return r.stdio.start(r.cfg.Stdin, r.plan.Limits, level, map[string]*os.File{"stdout": r.files[runs.StdoutFile], "stderr": r.files[runs.StderrFile]})
 }
 
 // signalCommand sends a signal to the command's process group, as a terminal

@@ -41,6 +41,9 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.closing.Go(func() { r.code.stop(r.cfg.Log) })
 	res := r.newResult(started, end)
 	streams := r.stdio.finish(r.giveUp(end))
+	if err := errors.Join(r.stdio.endKeys(), r.tty.Close()); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("terminal")
+	}
 	res.Stdout, res.Stderr = outputs(streams)
 	r.timing.mark("relayed")
 	stats, err := r.drain()

@@ -157,8 +157,9 @@ func (r *Run) startSensor() error {
 		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy),
 		RingBytes: r.cfg.ringBytes, ChangesOnly: r.cfg.Policy.TraceFiles.Value == "changes", Position: func() uint64 { return r.rec.w.Seq() },
 	}
+	r.freezer.leaf = r.leaf
 	if throttled(r.cfg.Policy) {
-		cfg.Freeze = r.leaf.Freeze
+		cfg.Freeze = func(on bool) error { return r.freezer.set(freezeLoss, on) }
 	}
 	sensor, err := r.host.programs.Start(cfg)
 	if err != nil {
@@ -188,7 +189,7 @@ func bootID() (string, error) {
 
 // birth clones PID 1 and PID 2 and looks from outside at what they are in.
 func (r *Run) birth() error {
-	s, err := newStdio(r.cfg.Policy.Stdin.Value != "null", r.cfg.Stdout, r.cfg.Stderr)
+	s, err := newStdio(r.cfg.Policy.Stdin.Value != "null", r.cfg.Stdout, r.cfg.Stderr, r.tty)
 	if err != nil {
 		return fmt.Errorf("pipes for the command: %w", err)
 	}
@@ -232,7 +233,7 @@ func (r *Run) prepareMaterials() (materials, error) {
 		defer userns.Close() // of nil: no more than an error
 	}
 	var err error
-	if m.mounts, err = prepareMounts(r.plan, r.views, userns, r.dir.Dir()); err != nil {
+	if m.mounts, err = prepareMounts(r.plan, given{leaf: r.views, userns: userns, record: r.dir.Dir(), devpts: r.tty.takeDevpts()}); err != nil {
 		return m, err
 	}
 	if r.plan.LandlockABI > 0 {
@@ -261,14 +262,17 @@ func (r *Run) clone(into *os.File) error {
 	if slices.Contains(seams(), "netns") {
 		flags &^= unix.CLONE_NEWNET
 	}
-	start := initproc.Start
-	if throttled(r.cfg.Policy) {
+	start, g := initproc.Start, guardian{uid: GuardianUID, filter: seccomp.InitFilter(), loUp: flags&unix.CLONE_NEWNET != 0}
+	if r.tty != nil {
+		g.terminal = r.tty.pty.Slave
+	}
+	if g.dies = throttled(r.cfg.Policy) || r.tty != nil; g.dies { // it may be frozen
 		start = r.startDying
 	}
 	p, err := start(initproc.Config{
 		Cgroup: into, Flags: flags,
-		Stdin: r.stdio.childIn, Stdout: r.stdio.childOut, Stderr: r.stdio.childErr,
-		Guardian:    guardianProgram(GuardianUID, seccomp.InitFilter(), flags&unix.CLONE_NEWNET != 0, throttled(r.cfg.Policy)),
+		Stdin: r.stdio.childIn, Stdout: r.stdio.childOut, Stderr: r.stdio.childErr, Terminal: r.tty != nil,
+		Guardian: g.program(), Stopped: r.noteStop,
 		FallbackExe: filepath.Join(runtimeDir(), "init"),
 	})
 	if err != nil {

@@ -29,12 +29,21 @@ type mountSet struct {
 	masked   map[string]bool // sockets that an empty file goes over
 }
 
-// prepareMounts makes the detached mounts of a plan. leaf gives the directories
-// shown at /sys/fs/cgroup by name; userns maps ids for idmapped mounts.
-// record is the run's directory, for storage on disk.
-func prepareMounts(p *Plan, leaf map[string]*os.File, userns, record *os.File) (*mountSet, error) {
+// given is what there is before the mounts are made.
+type given struct {
+	leaf   map[string]*os.File // directories shown at /sys/fs/cgroup, by name
+	userns *os.File            // maps ids for idmapped mounts
+	record *os.File            // the run's directory, for storage on disk
+	devpts *os.File            // of an interactive run, and taken over; else nil: it is made
+}
+
+// prepareMounts makes the detached mounts of a plan.
+func prepareMounts(p *Plan, g given) (*mountSet, error) {
 	m := &mountSet{mounts: map[string]*os.File{}, dirs: map[string]*os.File{}, masked: map[string]bool{}}
-	err := m.prepare(p, leaf, userns, record)
+	if g.devpts != nil {
+		m.mounts[devptsAt] = g.devpts
+	}
+	err := m.prepare(p, g.leaf, g.userns, g.record)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -67,6 +76,18 @@ func (m *mountSet) prepare(p *Plan, leaf map[string]*os.File, userns, record *os
 
 // maxPtys bounds the terminals of a run: the pool is the host's (kernel.pty.max).
 const maxPtys = 256
+
+const devptsAt = "/dev/pts"
+
+// ttyGroup owns terminals, as on every distribution and in the run's /etc/group.
+const ttyGroup = 5
+
+// newDevpts makes a detached instance of the terminals' file system: names and
+// numbers of its own (Documentation/filesystems/devpts.rst).
+func newDevpts() (*os.File, error) {
+	return newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0620", "ptmxmode=0666",
+		fmt.Sprintf("gid=%d", ttyGroup), fmt.Sprintf("max=%d", maxPtys))
+}
 
 // tmpfsLimit writes a limit as tmpfs takes it: 0 means none (tmpfs(5)).
 func tmpfsLimit(n int64) string {
@@ -136,7 +157,9 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 	case "cow":
 		err = m.placeCow(p, e, userns)
 	case "devpts":
-		m.mounts[e.At], err = newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0620", "ptmxmode=0666", "gid=5", fmt.Sprintf("max=%d", maxPtys))
+		if m.mounts[e.At] == nil {
+			m.mounts[e.At], err = newDevpts()
+		}
 	}
 	return err
 }

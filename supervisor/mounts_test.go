@@ -77,7 +77,7 @@ func (e *envelope) decide(t *testing.T) error {
 		must(t, err)
 		defer userns.Close()
 	}
-	e.mounts, err = prepareMounts(e.plan, e.leaf, userns, nil)
+	e.mounts, err = prepareMounts(e.plan, given{leaf: e.leaf, userns: userns})
 	return err
 }
 
@@ -113,7 +113,7 @@ func (e *envelope) start(t *testing.T, script string) (string, error) {
 	must(t, err)
 	must(t, outW.Chmod(0o666))
 	p, err := initproc.Start(initproc.Config{
-		Flags: namespaces, Stdin: inR, Stdout: outW, Stderr: outW, Guardian: guardianProgram(GuardianUID, seccomp.InitFilter(), true, false),
+		Flags: namespaces, Stdin: inR, Stdout: outW, Stderr: outW, Guardian: guardian{uid: GuardianUID, filter: seccomp.InitFilter(), loUp: true}.program(),
 	})
 	must(t, err, inR.Close(), outW.Close())
 	defer func() { must(t, p.Hangup(), p.Reap(), p.Close(), outR.Close()) }()

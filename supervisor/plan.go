@@ -41,10 +41,11 @@ type Plan struct {
 	DenyListen   bool     `json:"deny_listen,omitempty"`
 	IPv6         bool     `json:"ipv6"`
 
-	Limits  Limits   `json:"limits"`
-	Upper   string   `json:"upper"` // where the run's own storage lies: ram or disk
-	Rlimits []Rlimit `json:"rlimits"`
-	Stdin   string   `json:"stdin"` // pass or null
+	Limits   Limits   `json:"limits"`
+	Upper    string   `json:"upper"` // where the run's own storage lies: ram or disk
+	Rlimits  []Rlimit `json:"rlimits"`
+	Stdin    string   `json:"stdin"`              // pass or null
+	Terminal bool     `json:"terminal,omitempty"` // it has a terminal of its own
 
 	Nice        int `json:"nice,omitempty"`          // the caller's; below 0 it is set to 0
 	OOMScoreAdj int `json:"oom_score_adj,omitempty"` // likewise
@@ -73,7 +74,7 @@ type Limits struct {
 	Counted  bool  `json:"output_counted"`   // Output also bounds what is written to real files, by counting
 	Stdout   int64 `json:"stdout_bytes"`     // of stdout and stderr together kept in the record
 	CutHere  bool  `json:"stdout_cut"`       // the caller's copy ends at Stdout too
-	Sanitize bool  `json:"stdout_sanitized"` // of a terminal's copy: text and colours only
+	Sanitize bool  `json:"stdout_sanitized"` // of a terminal's copy: no more than text and colours, or what full-screen programs need
 	Trace    int64 `json:"trace_bytes"`
 }
 
@@ -113,6 +114,7 @@ type planInput struct {
 	environ  []string // the caller's
 	caller   Caller
 	filter   []byte // seccomp, assembled
+	terminal bool   // the caller's terminal is handed on
 }
 
 // newPlan decides everything. It makes no system call and changes nothing.
@@ -135,7 +137,7 @@ func newPlan(in planInput) (*Plan, error) {
 		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
 		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
 		NetBPF: h.Info.BPF, DenyListen: denyListen(p), IPv6: h.Info.IPv6,
-		Stdin: p.Stdin.Value, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, OnLoss: p.OnLoss.Value, Seams: seams(),
+		Stdin: p.Stdin.Value, Terminal: in.terminal, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, OnLoss: p.OnLoss.Value, Seams: seams(),
 	}
 	for _, s := range p.SeccompAllow {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)

@@ -267,7 +267,7 @@ func TestCapsSeam(t *testing.T) {
 func TestGuardianProgram(t *testing.T) {
 	filter := seccomp.InitFilter()
 	for _, up := range []bool{true, false} {
-		prog := guardianProgram(GuardianUID, filter, up, false)
+		prog := guardian{uid: GuardianUID, filter: filter, loUp: up}.program()
 		last := -1
 		for _, label := range []string{"ioctl(SIOCSIFFLAGS", "close(socket)", "setgroups(0)", "prctl(PR_SET_SECUREBITS", "setresgid(", "setresuid(", "capset({})", "prctl(PR_SET_DUMPABLE", "prctl(PR_SET_NO_NEW_PRIVS)", "seccomp("} {
 			i := index(prog, label)
@@ -295,7 +295,7 @@ func TestGuardianProgram(t *testing.T) {
 
 // The kernel forgets whose death kills PID 1 when its ids change (commit_creds).
 func TestGuardianDiesWithItsParent(t *testing.T) {
-	prog := guardianProgram(GuardianUID, seccomp.InitFilter(), true, true)
+	prog := guardian{uid: GuardianUID, filter: seccomp.InitFilter(), loUp: true, dies: true}.program()
 	for _, before := range []string{"setresuid(", "capset({})"} {
 		if at := index(prog, "prctl(PR_SET_PDEATHSIG"); at < index(prog, before) {
 			t.Errorf("step %d, before %s:\n%s", at, before, prog.Text())

@@ -15,6 +15,8 @@ import (
 	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/trace"
+
+	"github.com/agentguard/agentguard/internal/terminal"
 )
 
 // When the caller reads no more, the command gets EPIPE, as without a relay:
@@ -22,7 +24,7 @@ import (
 func TestReaderGoneGivesEPIPE(t *testing.T) {
 	s := newTestStdio(t, true, unbounded)
 	must(t, s.out.Close())
-	s.start(nil, s.limits, s.record)
+	s.start(nil, s.limits, terminal.Colours, s.record)
 	done := make(chan error, 1)
 	w := s.childOut
 	go func() {
@@ -49,7 +51,7 @@ func TestReaderGoneGivesEPIPE(t *testing.T) {
 // A caller that does not read does not keep the supervisor once the run is dead.
 func TestFinishIsBoundedWithAStalledReader(t *testing.T) {
 	s := newTestStdio(t, true, unbounded)
-	s.start(nil, s.limits, s.record)
+	s.start(nil, s.limits, terminal.Colours, s.record)
 	_ = s.childOut.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = s.childOut.Write(make([]byte, 1<<20)) // more than both pipes hold
 	must(t, s.closeChild())

@@ -1,13 +1,13 @@
 package supervisor
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"hash"
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,15 +49,20 @@ type relay struct {
 	to     *os.File // the caller's, or nil when it takes no more
 	record io.Writer
 	mu     sync.Mutex // of Stream and sum
-	clean  *sanitizer // of what the caller's terminal gets; nil: passed as it is
-	shown  []byte     // what clean has let through, reused
-	broken bool       // the record takes no more
-	final  bool       // given up: the numbers are in the result
-	gone   bool       // the caller's reader has closed its end
+	clean  cleaner    // of what the caller's terminal gets; nil: passed as it is
+	tty    bool       // from is the master of the run's own terminal
+	held   atomic.Pointer[hold]
+	shown  []byte // what clean has let through, reused
+	broken bool   // the record takes no more
+	final  bool   // given up: the numbers are in the result
+	gone   bool   // the caller's reader has closed its end
 	sum    hash.Hash
 	keep   *budget // of the record
 	pass   *budget // of the caller's copy; nil: everything
 }
+
+// cleaner appends what of src may be shown to dst.
+type cleaner interface{ Append(dst, src []byte) []byte }
 
 // relayChunk is what is read at once: a pipe's default size (pipe(7)).
 const relayChunk = 64 << 10
@@ -70,12 +75,16 @@ func (r *relay) run() {
 		if n > 0 {
 			r.chunk(buf[:n])
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) { // the run is dead: what the pipe still holds is all there is
+		if errors.Is(err, os.ErrDeadlineExceeded) {
 			r.rest(buf)
-			break
+			if h := r.held.Load(); h != nil {
+				h.wait()
+				continue
+			}
+			break // the run is dead: what the pipe still held is all there is
 		}
 		if err != nil {
-			if err != io.EOF && !errors.Is(err, os.ErrClosed) {
+			if err != io.EOF && !errors.Is(err, os.ErrClosed) && !(r.tty && errors.Is(err, unix.EIO)) { // EIO: nobody has the slave
 				r.fail(err)
 			}
 			break
@@ -108,6 +117,35 @@ func (r *relay) rest(buf []byte) {
 	}
 }
 
+// hold is a stop that a relay makes once it has passed on what there is.
+type hold struct{ reached, over chan struct{} }
+
+func (h *hold) wait() {
+	close(h.reached)
+	<-h.over
+}
+
+// holdLimit is how long a relay may take to its stop. A caller who does not read
+// is not waited for.
+const holdLimit = time.Second
+
+// hold stops the relay. The copying goes on when the function that it returns is called.
+func (r *relay) hold() (release func()) {
+	h := &hold{reached: make(chan struct{}), over: make(chan struct{})}
+	r.held.Store(h)
+	if r.from.SetReadDeadline(time.Now()) == nil {
+		select {
+		case <-h.reached:
+		case <-time.After(holdLimit):
+		}
+	}
+	return func() {
+		r.held.Store(nil)
+		_ = r.from.SetReadDeadline(time.Time{}) // closed: nothing is read any more
+		close(h.over)
+	}
+}
+
 // chunk takes one read: first into the record, then to the caller, which may be
 // slow or never read.
 func (r *relay) chunk(b []byte) {
@@ -124,7 +162,7 @@ func (r *relay) chunk(b []byte) {
 	}
 	b = b[:n]
 	if r.clean != nil {
-		r.shown = r.clean.filter(r.shown[:0], b)
+		r.shown = r.clean.Append(r.shown[:0], b)
 		b = r.shown
 	}
 	w, err := r.to.Write(b)
@@ -133,8 +171,8 @@ func (r *relay) chunk(b []byte) {
 	r.mu.Unlock()
 	if err != nil {
 		r.to = nil
-		broken := errors.Is(err, unix.EPIPE)
-		r.gone = broken && r.pass == nil // a caller's copy that is cut anyway stops nothing
+		broken := errors.Is(err, unix.EPIPE) || r.tty && errors.Is(err, unix.EIO) // the reader, or the terminal, is gone
+		r.gone = broken && r.pass == nil                                          // a caller's copy that is cut anyway stops nothing
 		if !broken {
 			r.fail(err)
 		}
@@ -188,61 +226,6 @@ func (r *relay) abandon() Stream {
 	return s
 }
 
-// stdio is the command's side of the relay and ours.
-type stdio struct {
-	childIn, childOut, childErr *os.File // given to the command, then closed here
-	in                          *os.File // our end of stdin, nil when the command gets none
-	outs                        []*relay
-	wait                        sync.WaitGroup
-}
-
-// own gives the pipes to the command's user: programs reopen their streams by
-// name (/dev/stdout), and the inode's mode is 0600.
-func (s *stdio) own(id Identity) error {
-	var errs []error
-	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
-		errs = append(errs, f.Chown(id.UID, id.GID))
-	}
-	return errors.Join(errs...)
-}
-
-// newStdio makes the pipes. stdout and stderr share one pipe when the caller's
-// are one open file, so that the order of writes holds. Without stdin the
-// command reads end of file at once.
-func newStdio(stdin bool, stdout, stderr *os.File) (*stdio, error) {
-	s := &stdio{}
-	var err error
-	if s.childIn, s.in, err = os.Pipe(); err != nil {
-		return nil, err
-	}
-	if !stdin {
-		if err = s.in.Close(); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
-		s.in = nil
-	}
-	out := &relay{Stream: Stream{Name: "stdout"}, to: stdout}
-	if out.from, s.childOut, err = os.Pipe(); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	s.outs = []*relay{out}
-	if sameFile(stdout, stderr) {
-		s.childErr = s.childOut
-		return s, nil
-	}
-	e := &relay{Stream: Stream{Name: "stderr"}, to: stderr}
-	if e.from, s.childErr, err = os.Pipe(); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	s.outs = append(s.outs, e)
-	return s, nil
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
-
 // kcmpFile is KCMP_FILE of kcmp(2): do two descriptors share one open file?
 const kcmpFile = 0
 
@@ -250,92 +233,4 @@ func sameFile(a, b *os.File) bool {
 	pid := uintptr(unix.Getpid())
 	same, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, a.Fd(), b.Fd(), 0)
 	return errno == 0 && same == 0
-}
-
-// start begins to copy. stdin is read from the caller until end of file; what
-// the command does not read before it ends is lost, as with ssh(1).
-func (s *stdio) start(stdin *os.File, limits Limits, files map[string]*os.File) {
-	keep := &budget{left: limits.Stdout}
-	var pass *budget
-	if limits.CutHere {
-		pass = &budget{left: limits.Stdout}
-	}
-	for _, r := range s.outs {
-		if limits.Sanitize && isTerminal(r.to) {
-			r.clean = &sanitizer{}
-		}
-		r.keep, r.pass, r.record, r.sum = keep, pass, files[r.Name], sha256.New()
-		s.wait.Go(r.run)
-	}
-	if s.in != nil {
-		go func(w *os.File) { // ends with the process when the caller never closes its end
-			_, _ = io.Copy(w, stdin) // EPIPE: the command is gone, and so is its interest
-			w.Close()
-		}(s.in)
-		s.in = nil
-	}
-}
-
-// closeChild closes the command's ends, so that end of file can be seen.
-func (s *stdio) closeChild() error {
-	if s.childErr == s.childOut {
-		s.childErr = nil
-	}
-	var errs []error
-	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
-		if f != nil {
-			errs = append(errs, f.Close())
-		}
-	}
-	s.childIn, s.childOut, s.childErr = nil, nil, nil
-	return errors.Join(errs...)
-}
-
-// pipeGrace is how long a dead run's pipes may take to come to their end.
-const pipeGrace = time.Second
-
-// finish waits for the copies of a dead run. A slow reader is waited for, as
-// without us, until giveUp says otherwise.
-func (s *stdio) finish(giveUp <-chan struct{}) []Stream {
-	done := make(chan struct{})
-	go func() {
-		s.wait.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-giveUp:
-	case <-time.After(pipeGrace):
-		for _, r := range s.outs {
-			r.fail(ignoreClosed(r.from.SetReadDeadline(time.Now())))
-		}
-		select {
-		case <-done:
-		case <-giveUp:
-		}
-	}
-	var out []Stream
-	for _, r := range s.outs {
-		out = append(out, r.abandon())
-	}
-	return out
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-// Close releases everything that start did not hand out.
-func (s *stdio) Close() error {
-	errs := []error{s.closeChild()}
-	if s.in != nil {
-		errs = append(errs, s.in.Close())
-	}
-	for _, r := range s.outs {
-		errs = append(errs, ignoreClosed(r.from.Close()))
-	}
-	return errors.Join(errs...)
 }

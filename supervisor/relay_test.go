@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/terminal"
 )
 
 // patience ends a hang; no test waits for it when all is well.
@@ -61,7 +63,7 @@ func newTestStdio(t *testing.T, shared bool, limits Limits) *testStdio {
 	}
 	s.passed = []*os.File{w1, w2}
 	var err error
-	s.stdio, err = newStdio(false, w1, w2)
+	s.stdio, err = newStdio(false, w1, w2, nil)
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	for _, name := range []string{"stdout", "stderr"} {
@@ -84,7 +86,7 @@ func (s *testStdio) kept(t *testing.T, name string) string {
 // command writes as the command would, then ends.
 func (s *testStdio) command(t *testing.T, fn func(stdout, stderr *os.File)) []Stream {
 	t.Helper()
-	s.start(nil, s.limits, s.record)
+	s.start(nil, s.limits, terminal.Colours, s.record)
 	fn(s.childOut, s.childErr)
 	must(t, s.closeChild())
 	var got []Stream
@@ -291,7 +293,7 @@ func TestStdin(t *testing.T) {
 	for _, pass := range []bool{true, false} {
 		r, w, err := os.Pipe()
 		must(t, err)
-		s, err := newStdio(pass, os.Stdout, os.Stdout)
+		s, err := newStdio(pass, os.Stdout, os.Stdout, nil)
 		must(t, err)
 		childIn := s.childIn
 		s.childIn = nil
@@ -299,7 +301,7 @@ func TestStdin(t *testing.T) {
 		go func() { _, _ = w.WriteString(text); w.Close() }()
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		must(t, err)
-		s.start(r, unbounded, map[string]*os.File{"stdout": null, "stderr": null})
+		s.start(r, unbounded, terminal.Colours, map[string]*os.File{"stdout": null, "stderr": null})
 		var got []byte
 		inTime(t, "stdin", func() { got, err = io.ReadAll(childIn) })
 		must(t, err)
@@ -315,7 +317,7 @@ func TestStdin(t *testing.T) {
 
 // The pipes belong to the command's user, who may reopen /dev/stdout.
 func TestPipesBelongToTheCommand(t *testing.T) {
-	s, err := newStdio(true, os.Stdout, os.Stderr)
+	s, err := newStdio(true, os.Stdout, os.Stderr, nil)
 	must(t, err)
 	for _, f := range []*os.File{s.childIn, s.childOut, s.childErr} {
 		var st unix.Stat_t

@@ -29,6 +29,7 @@ type Config struct {
 	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
 
 	Continue *Staged          // what this run begins with; nil: nothing
+	TTY      string           // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
 	StateDir string           // "" is the default of the user
 	SealFile string           // the administrator's anchor.Config; "": none
 	Signals  <-chan os.Signal // forwarded to the command; nil: none
@@ -53,6 +54,10 @@ type Run struct {
 	dir        *runs.RunDir
 	files      map[string]*os.File
 	stdio      *stdio
+	streams    ttyStreams
+	tty        *tty          // the run's own terminal; nil: it has none
+	stops      chan struct{} // the command was stopped
+	freezer    freezer
 	lock       *os.File // tells other starts that we live
 	leaf       *cgroup.Leaf
 	views      map[string]*os.File // the leaf's directories, shown inside
@@ -124,9 +129,10 @@ func (r *Run) order() order {
 			{"programs", r.probePrograms}, // pinned: they judge and observe all runs
 		},
 		bearing: []step{
-			{"cgroup", r.makeLeaf},    // a fresh leaf, limits written
-			{"sensor", r.startSensor}, // everything born into the leaf is seen from here on
-			{"birth", r.birth},        // PID 1 and PID 2 exist; PID 1 has given up its privileges
+			{"terminal", r.openTerminal}, // of an interactive run: its own
+			{"cgroup", r.makeLeaf},       // a fresh leaf, limits written
+			{"sensor", r.startSensor},    // everything born into the leaf is seen from here on
+			{"birth", r.birth},           // PID 1 and PID 2 exist; PID 1 has given up its privileges
 		},
 		planning: []step{
 			{"paths", r.openPaths}, // every granted path, with the caller's ids
@@ -184,7 +190,7 @@ func Prepare(cfg Config) (*Run, error) {
 }
 
 func newRun(cfg Config) *Run {
-	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}}
+	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}, stops: make(chan struct{}, 1)}
 	r.timing.start()
 	return r
 }
@@ -202,6 +208,9 @@ func (r *Run) who() error {
 	}
 	var err error
 	if r.caller, err = CurrentCaller(func(name string) string { return lookupEnv(r.cfg.Environ, name) }); err != nil {
+		return err
+	}
+	if r.streams, err = r.cfg.terminals(); err != nil {
 		return err
 	}
 	r.id = runs.NewID(time.Now())
@@ -320,7 +329,7 @@ func (r *Run) decide() error {
 	}
 	p, err := newPlan(planInput{
 		policy: r.cfg.Policy, host: r.host, grants: r.grants, argv: r.cfg.Argv,
-		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller,
+		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller, terminal: r.streams.in,
 	})
 	if err != nil {
 		return err

@@ -165,7 +165,7 @@ func baseView(system []Opened, links map[string]string, id Identity, resolver bo
 	}
 	add(Entry{Op: "dir", At: "/run", Access: "list", Mode: 0o755})
 	add(Entry{Op: "proc", At: "/proc", Access: "proc"})
-	add(Entry{Op: "devpts", At: "/dev/pts", Access: "device"})
+	add(Entry{Op: "devpts", At: devptsAt, Access: "device"})
 	add(Entry{Op: "cgroup", At: "/sys/fs/cgroup", Access: "plain"})
 	return v
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
@@ -87,6 +88,8 @@ func (w *watcher) loop(ctx context.Context) exited {
 			}
 		case sig := <-w.r.cfg.Signals:
 			w.forward(sig)
+		case <-w.r.stops:
+			w.suspend()
 		case <-ctx.Done():
 			w.end(runs.ReasonError, Grace)
 			ctx = context.Background()
@@ -94,6 +97,22 @@ func (w *watcher) loop(ctx context.Context) exited {
 			w.hangup()
 		}
 	}
+}
+
+// suspend stops us together with a command that was stopped on its terminal, as a
+// shell expects of a job. The run is frozen meanwhile: nobody keeps its limits.
+func (w *watcher) suspend() {
+	if w.r.tty == nil || w.reason != "" || w.kill != nil {
+		return
+	}
+	err := w.r.freezer.set(freezeStop, true)
+	if err == nil {
+		err = errors.Join(w.r.tty.suspend(w.r.stdio.terminal()), w.r.freezer.set(freezeStop, false))
+	}
+	if err != nil {
+		w.r.cfg.Log.Error().Err(err).Msg("stopping with the command")
+	}
+	w.r.signalCommand(unix.SIGCONT)
 }
 
 // settle ends what was for the launch only, once the run has lasted.

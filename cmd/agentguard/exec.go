@@ -37,6 +37,7 @@ type execFlags struct {
 	dryRun   bool
 	quiet    bool
 	verbose  bool
+	tty      string   // when the command gets a terminal of its own
 	cont     string   // the run to continue
 	collect  []string // results that are committed whatever happens to the rest
 }
@@ -116,6 +117,7 @@ cpu limit, by --output where real directories are writable, or by --on-loss kill
 	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard, below it users/UID under sudo, where this flag is refused)")
 	fl.StringVar(&f.cont, "continue", "", "begin with what run `ID|last` staged; what this run stages holds both")
 	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
+	fl.StringVar(&f.tty, "tty", supervisor.TTYAuto, "a terminal of its own for the command, `WHEN`: auto, stdin and stdout are a terminal; always, stdin and one of the others must be; never, pipes")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
@@ -172,14 +174,15 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	}
 	// The launch must not die by a reader that went away, nor leave a run behind
 	// when it is told to end. Neither Ctrl-Z nor reading the terminal from the
-	// background may stop us: nobody would keep the limits of the run.
+	// background may stop us: nobody would keep the limits of the run. A run with a
+	// terminal of its own is frozen first (supervisor.watcher.suspend).
 	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
+		TTY: f.tty, StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
 	}
 	if cfg.Continue, err = f.continued(pol); err != nil {
 		return nil, nil, err

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentguard/agentguard/internal/changes"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/policy"
@@ -116,6 +118,9 @@ func (f *execFlags) ask(res *runs.Result) error {
 	err = writeStaged(s)
 	if err = errors.Join(err, s.Close(), d.Close()); err != nil {
 		return err
+	}
+	if err := unix.IoctlSetInt(int(os.Stdin.Fd()), unix.TCFLSH, unix.TCIFLUSH); err != nil { // what was typed before answers nothing
+		return os.NewSyscallError("ioctl TCFLSH", err)
 	}
 	fmt.Fprintf(os.Stderr, "agentguard: %s: commit them? [y/N] ", res.Changes.Counted())
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
