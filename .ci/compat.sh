@@ -46,7 +46,7 @@ row() {
 		keep "$name"
 		return
 	fi
-	if ! got=$(bash -c "$version" 2>&1 | head -n 1 | cut -c 1-60) || [[ -z $got ]] || ! bash -c "$version" >/dev/null 2>&1; then
+	if ! got=$(bash -c "$version" 2>&1) || [[ -z $got ]]; then
 		echo "missing  $name"
 		[[ $want == no ]] || bad=1
 		keep "$name"
@@ -59,7 +59,7 @@ row() {
 		keep "$name"
 		return
 	fi
-	want=${want%,user}
+	want=${want%,user} got=$(head -n 1 <<<"$got" | tr -cd '[:print:]' | cut -c 1-60)
 	for mode in cow rw ro; do
 		local cell=no
 		if once "$name" '' "$mode" "$script"; then

@@ -1,6 +1,7 @@
 package toolchain
 
 import (
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -85,7 +86,10 @@ func (r root) place(home string, env func(string) string) string {
 	if r.variable != "" && r.up == 0 && filepath.IsAbs(env(r.variable)) {
 		dir = path.Clean(env(r.variable))
 	}
-	if real, err := filepath.EvalSymlinks(dir); err == nil && dir != "" {
+	if st, err := os.Lstat(dir); err != nil || st.Mode()&os.ModeSymlink == 0 { // the home itself is given without links
+		return dir
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real
 	}
 	return dir

@@ -1,7 +1,9 @@
 package toolchain
 
 import (
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -18,27 +20,37 @@ var credentialFiles = []string{
 }
 
 // deeper are directories of an install in which such files lie further down.
-var deeper = []string{"etc", "conf", "config", "lib/node_modules/npm", "etc/conda", "libexec/lib/node_modules/npm"}
+var deeper = []string{"etc", "conf", "config", "etc/conda", "lib/node_modules/npm", "libexec/lib/node_modules/npm"}
+
+// versions are where a version manager keeps its installs, and settings what an
+// interpreter reads in each.
+var (
+	versions = []string{"versions/*", "installs/*/*", "tools/image/*/*", "venvs/*"}
+	settings = []string{"pip.conf", "etc/pip.conf", ".npmrc", "etc/npmrc", "lib/node_modules/npm/.npmrc", ".condarc"}
+)
 
 // secrets lists the credential files of an install, relative to it. They are
-// looked for at its top and in each directory there, and where tools are known
-// to keep them.
+// looked for at its top, where tools are known to keep them, and in each install
+// of a version manager; nowhere else, since installs are large.
 func secrets(dir string) []string {
 	var out []string
-	take := func(rel string) (dirs []string) {
+	for _, rel := range append([]string{"."}, deeper...) {
 		for _, e := range readDir(path.Join(dir, rel)) {
-			switch at := path.Join(rel, e.Name()); {
-			case e.IsDir():
-				dirs = append(dirs, at)
-			case slices.Contains(credentialFiles, strings.ToLower(e.Name())) && !slices.Contains(out, at):
-				out = append(out, at)
+			if !e.IsDir() && slices.Contains(credentialFiles, strings.ToLower(e.Name())) {
+				out = append(out, path.Join(rel, e.Name()))
 			}
 		}
-		return dirs
 	}
-	places := append(take("."), deeper...)
-	for _, d := range slices.Compact(slices.Sorted(slices.Values(places))) {
-		take(d)
+	for _, pattern := range versions {
+		installs, _ := filepath.Glob(path.Join(dir, pattern)) // the patterns are well formed
+		for _, install := range installs {
+			for _, rel := range settings {
+				at := path.Join(install, rel)
+				if st, err := os.Lstat(at); err == nil && !st.IsDir() {
+					out = append(out, strings.TrimPrefix(at, dir+"/"))
+				}
+			}
+		}
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -58,14 +59,18 @@ const (
 // search is a Search under way.
 type search struct {
 	Search
-	roots  []root
+	roots  func() []root
 	found  Found
 	looked map[string]bool // directories whose links were followed
 }
 
 // Find looks through the directories of PATH and what their links lead to.
 func Find(s Search) Found {
-	f := &search{Search: s, roots: rootsOf(s.Home, s.Env), looked: map[string]bool{}}
+	if real, err := filepath.EvalSymlinks(s.Home); err == nil && s.Home != "" {
+		s.Home = real
+	}
+	f := &search{Search: s, looked: map[string]bool{}}
+	f.roots = sync.OnceValue(func() []root { return rootsOf(s.Home, s.Env) }) // most searches need none
 	f.found.Path = map[string]string{}
 	for _, dir := range s.Path {
 		f.directory(path.Clean(dir))
@@ -154,7 +159,7 @@ func (f *search) links(real, from string) {
 
 // safe reports a path in the place of a known toolchain.
 func (f *search) safe(p string) bool {
-	return slices.ContainsFunc(f.roots, func(r root) bool { return r.holds(p) })
+	return slices.ContainsFunc(f.roots(), func(r root) bool { return r.holds(p) })
 }
 
 // target is what is shown for a program that a link leads to: the install that
@@ -173,7 +178,7 @@ func (f *search) target(program string) string {
 // prefix is the install that a directory of programs belongs to, else the
 // directory itself.
 func (f *search) prefix(dir string) string {
-	for _, r := range f.roots {
+	for _, r := range f.roots() {
 		if r.holds(dir) {
 			return r.install(dir)
 		}
@@ -214,12 +219,12 @@ func (f *search) add(dir, from string, safe bool) {
 		return
 	}
 	i := Install{Dir: dir, From: from}
-	if !safe || !clean(f.roots, dir) {
+	if !safe || !clean(f.roots(), dir) {
 		i.Secrets = secrets(dir)
 	}
 	f.found.Installs = slices.DeleteFunc(f.found.Installs, func(have Install) bool { return within(have.Dir, dir) })
 	f.found.Installs = append(f.found.Installs, i)
-	for _, r := range f.roots {
+	for _, r := range f.roots() {
 		if !r.holds(dir) {
 			continue
 		}

@@ -85,6 +85,8 @@ func TestFind(t *testing.T) {
 		{name: "the system's own", tree: []string{"usr/bin/sh"}, path: []string{"@/usr/bin"}},
 		{name: "relative, empty and missing entries", tree: []string{"opt/x/bin/x"}, path: []string{"", ".", "opt/x/bin", "@/nowhere"}},
 		{name: "pyenv", tree: []string{"home/.pyenv/shims/python", "home/.pyenv/versions/3/bin/python", "home/.pyenv/bin/pyenv"}, path: []string{"@/home/.pyenv/shims", "@/home/.pyenv/bin"}, want: []string{"home/.pyenv"}, env: "PYENV_ROOT=@/home/.pyenv"},
+		{name: "settings of a version", tree: []string{"home/.pyenv/shims/python", "home/.pyenv/versions/3/bin/python", "home/.pyenv/versions/3/pip.conf", "home/.pyenv/versions/3/lib/x.pem"}, path: []string{"@/home/.pyenv/shims"}, want: []string{"home/.pyenv but versions/3/pip.conf"}, env: "PYENV_ROOT=@/home/.pyenv"},
+		{name: "a root that is a link", tree: []string{"home/.pyenv -> @/data/py", "data/py/shims/python"}, path: []string{"@/home/.pyenv/shims"}, want: []string{"data/py"}, env: "PYENV_ROOT=@/data/py"},
 		{name: "pyenv elsewhere", tree: []string{"py/shims/python"}, path: []string{"@/py/shims"}, vars: map[string]string{"PYENV_ROOT": "@/py"}, want: []string{"py"}, env: "PYENV_ROOT=@/py"},
 		{name: "cargo and its toolchains, without what else is there", tree: []string{"home/.cargo/bin/cargo", "home/.cargo/credentials.toml", "home/.rustup/toolchains/s/bin/cargo"}, path: []string{"@/home/.cargo/bin"}, want: []string{"home/.cargo/bin", "home/.rustup"}, env: "RUSTUP_HOME=@/home/.rustup"},
 		{name: "one version of node", tree: []string{"home/.nvm/versions/node/v1/bin/node", "home/.nvm/versions/node/v2/bin/node"}, path: []string{"@/home/.nvm/versions/node/v2/bin"}, want: []string{"home/.nvm/versions/node/v2"}},
