@@ -59,7 +59,7 @@ row() {
 		keep "$name"
 		return
 	fi
-	want=${want%,user} got=$(head -n 1 <<<"$got" | tr -cd '[:print:]' | cut -c 1-60)
+	want=${want%,user} got=$(head -n 1 <<<"$got" | tr -cd '[:print:]' | cut -c 1-40 | sed 's/ *$//')
 	for mode in cow rw ro; do
 		local cell=no
 		if once "$name" '' "$mode" "$script"; then
@@ -81,7 +81,7 @@ row() {
 	else
 		echo "ok       $name ($cow)"
 	fi
-	printf '| %s | %s | %s%s | %s |\n' "$name" "${got//|/\/}" "$what" "$cells" "${flags:+\`${flags//$work\//}\`}" >>"$table"
+	printf '| %s | %s | %s%s | %s |\n' "$name" "${got//|/\/}" "$what" "$cells" "$(shown "$flags")" >>"$table"
 	fresh
 }
 
@@ -89,6 +89,15 @@ row() {
 keep() {
 	grep "^| $1 |" docs/compat.md >>"$table"
 	fresh
+}
+
+# shown FLAGS: the policy file by what it says.
+shown() {
+	case $1 in
+	'') ;;
+	*/ptrace.yaml) echo '`process.seccomp_allow: [ptrace]`' ;;
+	*) echo "\`$1\`" ;;
+	esac
 }
 
 fresh() {

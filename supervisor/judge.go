@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/seccomp"
+	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -159,7 +160,7 @@ func (r *recorder) blame(e *trace.Event) {
 	if g == nil {
 		e.Rule, e.RuleSource = clauseReadOnly, "default"
 		if e.Layer != trace.LayerDAC {
-			e.Remedy = trace.Remedy(e)
+			e.Remedy = remedyOf(e)
 		}
 		return
 	}
@@ -169,8 +170,18 @@ func (r *recorder) blame(e *trace.Event) {
 	}
 	e.Rule, e.RuleSource, _ = strings.Cut(strings.TrimSuffix(g.Clause, ")"), " (")
 	if e.Layer != trace.LayerDAC {
-		e.Remedy = trace.Remedy(e)
+		e.Remedy = remedyOf(e)
 	}
+}
+
+// remedyOf is the flag that would allow the act, unless no run would take it: a
+// broad mount needs more than a flag.
+func remedyOf(e *trace.Event) string {
+	text := trace.Remedy(e)
+	if flag, p, _ := strings.Cut(text, " "); (flag == "--ro" || flag == "--rw") && policy.BroadMount(p, flag == "--rw") != "" {
+		return ""
+	}
+	return text
 }
 
 // seccompErrno is what the run's filter answers to the call, or 0.

@@ -169,3 +169,12 @@ func TestDenyKind(t *testing.T) {
 		t.Error("a call without a kind of its own has one")
 	}
 }
+
+// What needs a word under unsafe is no advice.
+func TestRemedyOf(t *testing.T) {
+	for path, want := range map[string]string{"/var/cache": "", "/usr/local": "", "/home/u": "", "/srv/x/y": "--rw /srv/x", "/var/cache/x": "--rw /var/cache"} {
+		if got := remedyOf(&trace.Event{Kind: trace.KindMkdir, Path: []byte(path)}); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}

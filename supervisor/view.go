@@ -92,7 +92,7 @@ var systemPaths = []string{
 	"/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf", "/etc/pki/ca-trust", "/etc/crypto-policies",
 	"/etc/ld.so.cache", "/etc/localtime", "/etc/timezone", "/etc/os-release", "/etc/locale.conf",
 	"/etc/services", "/etc/protocols", "/etc/mime.types", "/etc/fonts",
-	"/etc/java-11-openjdk", "/etc/java-17-openjdk", "/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/maven", "/etc/perl",
+	"/etc/chromium.d", "/etc/R", "/etc/texmf", "/etc/java-8-openjdk", "/etc/java-11-openjdk", "/etc/java-17-openjdk", "/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/maven", "/etc/perl",
 	"/sys/devices/system/cpu", // runtimes size their thread pools by it
 }
 
