@@ -135,6 +135,9 @@ func (g *grants) addInstall(p *policy.Policy, i toolchain.Install, src policy.So
 		}
 		return above("the toolchain "+trace.Quote(i.Dir), clauseText(clauseToolchains, src), "filesystem.read_only_mounts")
 	}
+	if found && len(g.secrets)+len(i.Secrets) > maxMasks/2 {
+		return nil // each is a mount, and a default must not use them up
+	}
 	m := policy.Mount{Path: i.Dir, At: i.Dir, Source: src}
 	if err := g.add(m, clauseToolchains, "--toolchains", "ro"); err != nil {
 		if found { // not the caller's to open, or nothing that can be shown

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
 	"path"
 	"slices"
@@ -94,6 +95,21 @@ func TestToolchainsLeftOut(t *testing.T) {
 	bounded.Toolchains = []policy.Text{{Value: base + "/home/.pyenv", Source: flag}}
 	if _, err := open(bounded); err == nil || !strings.Contains(err.Error(), "is above the ceiling [filesystem.toolchains (flag --toolchains)]; filesystem.read_only_mounts of /etc/agentguard/ceiling.yaml") {
 		t.Errorf("named, above the ceiling: %v", err)
+	}
+}
+
+// An install with more credential files than can be masked is not shown.
+func TestToolchainOfSecrets(t *testing.T) {
+	base, environ := toolchainHome(t)
+	for i := range maxMasks {
+		mkfile(t, fmt.Sprintf("%s/home/.pyenv/versions/%d/pip.conf", base, i), "", 0o644, 0, 0)
+	}
+	p := autoToolchains()
+	g, err := openGrants(&p, Caller{UID: os.Getuid()}, environ)
+	must(t, err)
+	defer closeGrants(t, g)
+	if got := listEntries(base, g); !slices.Equal(got, []string{"node bind ro filesystem.toolchains (default)"}) || len(g.secrets) != 1 {
+		t.Errorf("%q, %d secrets", got, len(g.secrets))
 	}
 }
 
