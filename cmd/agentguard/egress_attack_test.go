@@ -50,9 +50,10 @@ note("mark by message", lambda: socket.socket(type=socket.SOCK_DGRAM).sendmsg([b
 note("transparent", lambda: t.setsockopt(0, 19, 1) or "set")
 note("bind to device", lambda: socket.socket().setsockopt(1, 25, b"lo") or "set")
 note("repair", lambda: t.setsockopt(6, 19, 1) or "set")
-def routed():
-    s = socket.socket(); s.setsockopt(0, 4, bytes([131, 7, 4, 203, 0, 113, 10, 0])); s.settimeout(5); s.connect(("198.18.0.16", 8081)); return "connected"
-note("source route", routed)
+def routed(hop, at):
+    s = socket.socket(); s.setsockopt(0, 4, bytes([131, 7, 4]) + socket.inet_aton(hop) + b"\0"); s.settimeout(1); s.connect((at, 8080)); return "connected"
+note("source route by an address that is not allowed", lambda: routed("203.0.113.10", "198.18.0.16"))
+note("source route to one", lambda: routed("198.18.0.16", "203.0.113.11"))
 def spoofed():
     s = socket.socket(type=socket.SOCK_DGRAM); s.bind(("198.18.0.16", 0)); s.sendto(b"x", ("203.0.113.10", 53)); return "sent"
 note("from a synthetic address", spoofed)
@@ -89,7 +90,7 @@ print(json.dumps(out))
 func TestEgressAttacks(t *testing.T) {
 	w := newWorld(t)
 	w.tcp("203.0.113.10:8080")
-	w.tcp("203.0.113.10:8081")
+	w.tcp("203.0.113.11:8080")
 	w.udp("203.0.113.10:53", func(b []byte) []byte { return b })
 	w.name("api.test.example", "203.0.113.10")
 	for _, at := range []string{"@agentguard-egress-test", filepath.Join(w.dir, "host.sock")} {
@@ -131,14 +132,14 @@ func TestEgressAttacks(t *testing.T) {
 			}
 			continue
 		}
-		if n, err := strconv.Atoi(text); err != nil || n <= 0 {
+		if n, err := strconv.Atoi(text); (err != nil || n <= 0) && text != "timed out" {
 			t.Errorf("%s: %s", key, text)
 		}
 	}
 	if len(got) < 25 {
 		t.Errorf("only %d attacks", len(got))
 	}
-	for _, at := range []string{"tcp 203.0.113.10:8081", "udp 203.0.113.10:53", "@agentguard-egress-test", filepath.Join(w.dir, "host.sock")} {
+	for _, at := range []string{"tcp 203.0.113.11:8080", "udp 203.0.113.10:53", "@agentguard-egress-test", filepath.Join(w.dir, "host.sock")} {
 		if n := w.hitsOf(at); n > 0 {
 			t.Errorf("%s was reached %d times", at, n)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -243,4 +244,50 @@ func TestDiallerDiesWithSupervisor(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("still there: %v", dialler())
+}
+
+// The process that dials is under limits of its own.
+func TestDiallerIsBounded(t *testing.T) {
+	w := newWorld(t)
+	cmd := exec.Command(agentguard(), "exec", "-q", "-w", w.dir, "--allow", "api.test.example:443", "--", "sh", "-c", "echo up; read x")
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	list := dialler()
+	if len(list) != 1 {
+		t.Fatalf("processes that dial: %v", list)
+	}
+	for _, name := range [][]string{{"pids.max", "256"}, {"memory.max", "1073741824", "memory.limit_in_bytes", "1073741824"}} {
+		if !limited(list[0], name) {
+			t.Errorf("no %s", name)
+		}
+	}
+	_, err := io.WriteString(in, "\n")
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		t.Error(err)
+	}
+}
+
+// limited looks in a process's cgroups for a file with a value, of several.
+func limited(pid int, files []string) bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	for line := range strings.Lines(string(b)) { // NUMBER:CONTROLLERS:PATH
+		_, path, _ := strings.Cut(strings.TrimSpace(line), ":/")
+		for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			for i := 0; i < len(files); i += 2 {
+				found, _ := filepath.Glob(filepath.Join(root, path, files[i]))
+				for _, f := range found {
+					if v, _ := os.ReadFile(f); strings.Contains(path, "-net/") && strings.TrimSpace(string(v)) == files[i+1] {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
 }

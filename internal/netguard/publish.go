@@ -67,6 +67,9 @@ func (s *server) admitCaller(c *net.TCPConn, port uint16) {
 	s.relay(&connection{inside: inside, outside: c}, &e, started)
 }
 
+// maxInside bounds the connects inside that are waited for at once.
+const maxInside = 64
+
 // insideLimit bounds a connect inside: a server whose backlog is full does not answer.
 var insideLimit = unix.Timeval{Sec: 10}
 
@@ -74,6 +77,8 @@ var insideLimit = unix.Timeval{Sec: 10}
 // since this process is not in it, and asks for another.
 func (s *server) connectInside(port uint16) (*net.TCPConn, error) {
 	var fd int
+	s.inside <- struct{}{} // each blocks a thread, of which the process has so many
+	defer func() { <-s.inside }()
 	select {
 	case fd = <-s.sockets:
 	case <-s.ctx.Done():

@@ -41,8 +41,9 @@ type server struct {
 
 	flows   *flows
 	holder  *holder
-	raw     [2]*os.File // send whole packets into the namespace, by family
-	sockets chan int    // of the namespace, for published ports
+	raw     [2]*os.File   // send whole packets into the namespace, by family
+	sockets chan int      // of the namespace, for published ports
+	inside  chan struct{} // slots of connects to those
 }
 
 func newServer(cfg *Config, events *reporter) *server {
@@ -52,6 +53,7 @@ func newServer(cfg *Config, events *reporter) *server {
 	}
 	s.dialer = newDialer(cfg, s.dir)
 	s.flows, s.holder, s.sockets = newFlows(s), newHolder(s), make(chan int, 4*spares)
+	s.inside = make(chan struct{}, maxInside)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
