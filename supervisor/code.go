@@ -326,9 +326,8 @@ func (c *codeRecord) tell(about *trace.Event, f *codewatch.File) {
 	_ = c.w.Append(&e) // sticks, as for every event
 }
 
-// release lets go of the mounts of a run whose command has ended: PID 1 ends with
-// it, and the kernel kills what is left. It comes early, since stop is quick only
-// some time after it.
+// release lets go of the mounts of a run whose processes are dying. It comes
+// before they are waited for, since stop is quick only some time after it.
 func (c *codeRecord) release(log zerolog.Logger) {
 	if c == nil {
 		return

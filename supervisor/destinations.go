@@ -139,6 +139,9 @@ func (r *recorder) network(n *netguard.Event, plan *Egress) {
 		r.names[n.Asked.Addr()] = n.Name
 	}
 	r.write(&e)
+	if e.Kind == trace.KindDNS && e.Verdict == trace.VerdictAllow {
+		r.nameUnnamed(e.Addr, e.Name)
+	}
 }
 
 // maxGivenNames is how many names have addresses at most, of one family.

@@ -33,8 +33,7 @@ func digest(b []byte) string {
 func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	r.code.release(r.cfg.Log)
-	if err := r.leaf.Kill(ctx); err != nil {
+	if err := killHeld(ctx, r.leaf, func() { r.code.release(r.cfg.Log) }); err != nil {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close())
 	}
 	r.timing.mark("killed")
@@ -71,6 +70,20 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.timing.mark("released")
 	r.timing.log(r.cfg.Log)
 	return res, nil
+}
+
+// killHeld kills a run whose execves are held for their digests. They are let go
+// between: before the kill, a program could start to run that nobody looked at;
+// long after it, its tasks would be waited for in vain, and to give back what
+// held them would wait for the kernel.
+func killHeld(ctx context.Context, leaf interface {
+	Condemn() error
+	Kill(context.Context) error
+}, letGo func(),
+) error {
+	err := leaf.Condemn()
+	letGo()
+	return errors.Join(err, leaf.Kill(ctx))
 }
 
 // giveUp closes its channel when a caller that does not read its output is no

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -295,5 +296,21 @@ func TestRecordCanary(t *testing.T) {
 	}
 	if events[0].Layer != trace.LayerLandlock || events[len(events)-1].Layer != trace.LayerDAC {
 		t.Errorf("layers %s, %s", events[0].Layer, events[len(events)-1].Layer)
+	}
+}
+
+// dying notes the order in which a run is ended.
+type dying struct{ steps []string }
+
+func (d *dying) Condemn() error             { d.steps = append(d.steps, "condemn"); return nil }
+func (d *dying) Kill(context.Context) error { d.steps = append(d.steps, "wait"); return nil }
+
+// What holds an execve until its file is hashed goes after the kill was sent and
+// before it is waited for.
+func TestHeldUntilKilled(t *testing.T) {
+	var d dying
+	must(t, killHeld(t.Context(), &d, func() { d.steps = append(d.steps, "let go") }))
+	if want := []string{"condemn", "let go", "wait"}; !slices.Equal(d.steps, want) {
+		t.Errorf("%q, want %q", d.steps, want)
 	}
 }

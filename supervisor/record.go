@@ -17,23 +17,25 @@ import (
 // recorder turns what the sensor saw into the record's events, and decides who
 // refused what. The sensor and the network process tell it things at once.
 type recorder struct {
-	mu      sync.Mutex            // of all that follows
-	names   map[netip.Addr][]byte // of synthetic addresses
-	plan    *Plan
-	changes bool // trace.files: changes
-	w       *trace.Writer
-	ev      trace.Event // reused
-	text    []byte      // reused: paths that r.ev points to
-	key     []byte      // reused: of repeats
-	execs   execs
-	repeats repeats
-	denied  denials
-	lookups uint64              // of names, in a run without a resolver
-	shown   map[string]struct{} // directories of the view, each with its slash
-	readErr error               // of the sensor's ring
-	blind   atomic.Bool         // the ring is read no more: what happens from now on is lost
-	lost    uint64              // numbers of the kernel's that are missing, as far as they are in the record
-	code    *codeRecord         // nil: nothing is hashed
+	mu       sync.Mutex            // of all that follows
+	names    map[netip.Addr][]byte // of synthetic addresses
+	plan     *Plan
+	changes  bool // trace.files: changes
+	w        *trace.Writer
+	ev       trace.Event // reused
+	text     []byte      // reused: paths that r.ev points to
+	key      []byte      // reused: of repeats
+	execs    execs
+	searches searches
+	unnamed  unnamed
+	repeats  repeats
+	denied   denials
+	lookups  uint64              // of names, in a run without a resolver
+	shown    map[string]struct{} // directories of the view, each with its slash
+	readErr  error               // of the sensor's ring
+	blind    atomic.Bool         // the ring is read no more: what happens from now on is lost
+	lost     uint64              // numbers of the kernel's that are missing, as far as they are in the record
+	code     *codeRecord         // nil: nothing is hashed
 
 	// hooked holds, by thread, the kind of act that a cgroup program has just
 	// refused: the EPERM of the same call, seen at its end, is not a second denial.
@@ -54,6 +56,10 @@ func (r *recorder) event(b *bpf.Event) error {
 		return nil
 	}
 	r.flushExec(b.TGID)
+	r.settleSearch(b)
+	if len(r.unnamed) > 0 && b.Time > nameTimeout {
+		r.dropUnnamed(b.Time - nameTimeout)
+	}
 	e := &r.ev
 	*e = trace.Event{
 		Mono: b.Time, Phase: trace.PhaseCommand,
@@ -87,9 +93,10 @@ func (r *recorder) fill(b *bpf.Event) bool {
 		r.call(b, trace.KindExecFail)
 		if errno := unix.Errno(-b.Ret); errno == unix.EACCES || errno == unix.EPERM {
 			r.judge(b)
-		} else {
-			r.judgeMissing()
+			return true
 		}
+		r.judgeMissing()
+		return !r.searches.hold(e)
 	case bpf.Deny:
 		return r.deny(b)
 	case bpf.Call:
@@ -101,6 +108,7 @@ func (r *recorder) fill(b *bpf.Event) bool {
 	default:
 		r.socket(b)
 		r.lookedUp()
+		return r.plan.Egress == nil || !r.unnamed.awaits(&r.ev)
 	}
 	return true
 }

@@ -112,6 +112,10 @@ func (r *recorder) flushAll() {
 	for pid := range r.execs.pending {
 		r.flushExec(pid)
 	}
+	for pid := range r.searches.held {
+		r.endSearch(pid, false)
+	}
+	r.dropUnnamed(^uint64(0))
 	r.repeats.leaveAll(r.writeRepeat)
 }
 

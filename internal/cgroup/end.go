@@ -11,28 +11,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kill kills everything in the leaf and waits until the kernel says that it is
-// empty, which needs no reaping. cgroup.kill (5.14) reaches what forks
-// meanwhile. Nothing can be born into the leaf afterwards. A leaf that is gone
-// is an empty one.
+// Condemn kills everything in the leaf and does not wait: a task in there may
+// still be inside a system call, and does not come out of it. cgroup.kill (5.14)
+// reaches what forks meanwhile. Nothing can be born into the leaf afterwards. A
+// leaf that is gone is an empty one.
+func (l *Leaf) Condemn() error {
+	if empty, err := l.empty(); empty || err != nil {
+		return err
+	}
+	if err := write(l.Path, "cgroup.kill", "1"); err != nil && !gone(err) {
+		return err
+	}
+	return nil
+}
+
+// empty reports whether no process is left.
+func (l *Leaf) empty() (bool, error) {
+	populated, err := first(keyed(l.Path, "cgroup.events", "populated"))
+	if gone(err) {
+		return true, nil
+	}
+	return populated == 0, err
+}
+
+// Kill condemns the leaf and waits until the kernel says that it is empty, which
+// needs no reaping.
 func (l *Leaf) Kill(ctx context.Context) error {
-	killed := false
+	if err := l.Condemn(); err != nil {
+		return err
+	}
 	// Polled, not waited for with poll(2): the kernel holds its notices back for 10 ms.
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
-		populated, err := first(keyed(l.Path, "cgroup.events", "populated"))
-		switch {
-		case gone(err):
-			return nil
-		case err != nil:
+		if empty, err := l.empty(); empty || err != nil {
 			return err
-		case populated == 0:
-			return nil
-		}
-		if !killed {
-			if err := write(l.Path, "cgroup.kill", "1"); err != nil && !gone(err) {
-				return err
-			}
-			killed = true
 		}
 		select {
 		case <-ctx.Done():
