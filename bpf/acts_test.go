@@ -41,6 +41,11 @@ var acts = map[string]func(args []string) error{
 	"changes":    actChanges,
 	"maps":       actMaps,
 	"deep":       actDeep,
+	"names":      actNames,
+	"flip":       actFlip,
+	"refused":    actRefused,
+	"receive-fd": actReceiveFiles,
+	"range":      actRange,
 	"supervisor": actSupervisor,
 	"sleep":      func([]string) error { time.Sleep(time.Minute); return nil },
 }

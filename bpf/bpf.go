@@ -39,19 +39,21 @@ type Config struct {
 
 	preempted bool // tests: as where the kernel preempts tracepoints
 	untyped   bool // tests: as where the verifier does not follow typed reads
+	tier1     bool // tests: as where no standing program loads
 }
 
 // Programs are the loaded programs and maps of one parent cgroup.
 type Programs struct {
-	cfg     Config
-	id      string // of the pinned set: names its directory and its locks
-	parent  *os.File
-	runs    *ebpf.Map
-	rings   *ebpf.Map
-	counts  *ebpf.Map
-	links   *ebpf.Map
-	tracing []*ebpf.Program // in the order of tracingNames
-	unix    bool
+	cfg                Config
+	id                 string // of the pinned set: names its directory and its locks
+	parent             *os.File
+	runs               *ebpf.Map
+	rings              *ebpf.Map
+	counts             *ebpf.Map
+	links              *ebpf.Map
+	tracing            []*ebpf.Program // in the order of tracingNames
+	unix               bool
+	resolves, refusals bool // parts of the standing programs
 }
 
 // Open opens the pinned programs of cfg.Parent and verifies them; where they are

@@ -45,19 +45,31 @@ func build(dir string, cfg Config, parent uint64) error {
 			programs[name] = prog
 		}
 	}
-	return pinAll(dir, cfg, parent, programs, sensor.Programs)
+	var meta [metaEntries]metaEntry
+	if err := pinAll(dir, cfg, parent, programs, sensor.Programs, &meta); err != nil {
+		return err
+	}
+	shared["notes"] = sensor.Maps["notes"]
+	if err := buildStanding(dir, cfg, parent, shared, &meta); err != nil {
+		return err
+	}
+	return pinMeta(filepath.Join(dir, "meta"), meta)
 }
 
-// loadSensorFor loads the sensor with typed reads of kernel fields, or, where the
-// verifier does not follow them, with reads by a helper (c/kernel.h, READ).
 func loadSensorFor(cfg Config, parent uint64, shared map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	return loadTyped(func() (*ebpf.CollectionSpec, error) { return sensorSpec(cfg.preempted) }, cfg, parent, shared)
+}
+
+// loadTyped loads programs with typed reads of kernel fields, or, where the
+// verifier does not follow them, with reads by a helper (c/kernel.h, READ).
+func loadTyped(typed func() (*ebpf.CollectionSpec, error), cfg Config, parent uint64, shared map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	if !cfg.untyped {
-		if sensor, err := load(func() (*ebpf.CollectionSpec, error) { return sensorSpec(cfg.preempted) }, cfg, parent, shared); err == nil {
-			return sensor, nil
+		if c, err := load(typed, cfg, parent, shared); err == nil {
+			return c, nil
 		}
 	}
 	return load(func() (*ebpf.CollectionSpec, error) {
-		spec, err := sensorSpec(cfg.preempted)
+		spec, err := typed()
 		if err != nil {
 			return nil, err
 		}
@@ -121,8 +133,8 @@ func load(spec func() (*ebpf.CollectionSpec, error), cfg Config, parent uint64, 
 	return ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: shared})
 }
 
-func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*ebpf.Program) error {
-	var meta [metaEntries]metaEntry
+// pinAll attaches the cgroup programs, pins everything but the standing programs, and fills meta.
+func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*ebpf.Program, meta *[metaEntries]metaEntry) error {
 	for i, name := range cgroupNames {
 		meta[i].Parent = parent
 		prog := cgroup[name]
@@ -147,10 +159,7 @@ func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*e
 			return err
 		}
 	}
-	if err := pinLinks(filepath.Join(dir, "links")); err != nil {
-		return err
-	}
-	return pinMeta(filepath.Join(dir, "meta"), meta)
+	return pinLinks(filepath.Join(dir, "links"))
 }
 
 // attachTypes are the hooks of cgroupNames.

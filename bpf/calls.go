@@ -20,6 +20,7 @@ const (
 	actChange
 	actMmap
 	actMprotect
+	actReceive // descriptors may have come with the message
 )
 
 // Flags of callInfo, as enum call_flags.
@@ -34,6 +35,7 @@ const (
 	callText               // Path names no file
 	callText2              // Path2 names no file
 	callOpen2              // the flags are in a struct open_how
+	callVector             // the result counts messages
 )
 
 // callCount is the number of system calls that are counted one by one.
@@ -64,7 +66,8 @@ var commonCalls = [callCount]callInfo{
 	unix.SYS_PWRITEV:  {File: 1, Flags: callBytes | callWrites},
 	unix.SYS_PWRITEV2: {File: 1, Flags: callBytes | callWrites},
 	unix.SYS_RECVFROM: {Flags: callBytes},
-	unix.SYS_RECVMSG:  {Flags: callBytes},
+	unix.SYS_RECVMSG:  {Act: actReceive, Flags: callBytes},
+	unix.SYS_RECVMMSG: {Act: actReceive, Flags: callVector},
 	unix.SYS_SENDTO:   {Addr: 5, Flags: callBytes},
 	unix.SYS_SENDMSG:  {Addr: 2, Flags: callBytes | callMsghdr},
 	unix.SYS_SENDMMSG: {Addr: 2, Flags: callMsghdr}, // the first message; the result counts messages

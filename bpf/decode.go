@@ -69,13 +69,16 @@ var bodies = [...]struct {
 	Listen:   {32, (*Event).decodeSocket},
 	Socket:   {32, (*Event).decodeSocket},
 	Unix:     {8, (*Event).decodeUnix},
+	Receive:  {fileSize, (*Event).decodeFile},
+	Object:   {objectSize, (*Event).decodeObject},
 }
 
-// Sizes of the fixed parts of struct ev_exec, ev_call and ev_file after the header.
+// Sizes of the fixed parts of struct ev_exec, ev_call, ev_file and ev_object after the header.
 const (
-	execSize = 80
-	callSize = 88
-	fileSize = 96
+	execSize   = 80
+	callSize   = 104
+	fileSize   = 96
+	objectSize = 32
 )
 
 func device(dev uint32) uint64 { return unix.Mkdev(dev>>20, dev&0xfffff) }
@@ -155,6 +158,22 @@ func (ev *Event) decodeCall(b []byte) {
 	}
 	c.Path, c.Path2 = text(c.Path), text(c.Path2)
 	c.Dir, c.Dir2 = ev.path(dir, full, b[86]), ev.path(dir2, full2, b[87])
+	c.Object = order.Uint64(b[88:])
+	const own = 128 // REFUSED_OWN of c/abi.h
+	c.Refused = Refusal{By: RefusedBy(b[100] &^ own), Own: b[100]&own != 0, Access: order.Uint32(b[96:])}
+}
+
+func (ev *Event) decodeObject(b []byte) {
+	o := &ev.Object
+	*o = ObjectInfo{Inode: order.Uint64(b), Refused: b[28] != 0}
+	if o.Inode != 0 {
+		o.Dev = device(order.Uint32(b[8:]))
+	}
+	names, rest := take(b[objectSize:], int(order.Uint16(b[20:])))
+	names2, rest := take(rest, int(order.Uint16(b[22:])))
+	o.Text, _ = take(rest, int(order.Uint16(b[24:])))
+	o.Text = text(o.Text)
+	o.Path, o.Path2 = ev.path(names, order.Uint32(b[12:]), b[26]), ev.path(names2, order.Uint32(b[16:]), b[27])
 }
 
 // decodeInfo reads struct file_info.

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "1b033b9df1de52309f86bf8348e90c01f582ba9c4dd511a012c51052c56b3d88"
+const objectsDigest = "6851078cdc198da3b19c418b229c98e2a5f99c03ff0f05a8da9b9ae7a59a9228"

@@ -9,7 +9,7 @@ import (
 // The digest is that of the objects that are built in.
 func TestObjectsDigest(t *testing.T) {
 	h := sha256.New()
-	for _, b := range [][]byte{_EgressBytes, _SensorBytes, _UnixsockBytes} {
+	for _, b := range [][]byte{_EgressBytes, _SensorBytes, _UnixsockBytes, _ResolveBytes, _RefuseBytes} {
 		h.Write(b)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != objectsDigest {

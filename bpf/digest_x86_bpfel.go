@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "5504675b3350cb4b036329740f91ab9270d83163c0f0c839ddc1f5dcc70b1526"
+const objectsDigest = "3718deda4cc70546ece5fe461424aa858bf3adf36ade0e4473cb2d13f69473e1"

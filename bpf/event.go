@@ -26,11 +26,14 @@ const (
 	Call                     // a call that changes files succeeded, or one on files failed otherwise than Deny
 	FD                       // a descriptor that the command was started with, after its Exec
 	ExecEnv                  // the next part of the environment of the same process's last Exec
+	Receive                  // a descriptor came in by a UNIX socket
+	Object                   // what the thread's call is about, told before the call's own event: see CallInfo.Object
 )
 
 var typeNames = [...]string{
 	Exec: "exec", ExecArgs: "exec_args", ExecFail: "exec_fail", Fork: "fork", Exit: "exit", Deny: "deny",
 	Listen: "listen", Socket: "socket", Unix: "unix", File: "file", Repeat: "repeat", Call: "call", FD: "fd", ExecEnv: "exec_env",
+	Receive: "receive", Object: "object",
 }
 
 // String is the type as the record's counts of lost events name it.
@@ -51,7 +54,7 @@ type Class uint8
 
 // The classes, and how far each may fill the ring.
 const (
-	Bulk    Class = iota // File, Repeat, Call, datagrams: six eighths
+	Bulk    Class = iota // File, Repeat, Call, Receive, Object, datagrams: six eighths
 	Control              // Exec, ExecArgs, ExecEnv, FD, Fork, Exit: all of it
 	Verdict              // Deny, ExecFail, Listen, Socket, Unix: seven eighths
 	classes
@@ -119,7 +122,8 @@ type Event struct {
 	Fork   ForkInfo   // Fork
 	Exit   ExitInfo   // Exit
 	Call   CallInfo   // Deny, ExecFail, Call
-	File   FileInfo   // File, Repeat, FD
+	File   FileInfo   // File, Repeat, FD, Receive
+	Object ObjectInfo // Object
 	Socket SocketInfo // Socket, Unix, Listen
 	Lost   Gap        // Lost
 
@@ -162,7 +166,7 @@ type FileInfo struct {
 	Path    Path
 	Given   []byte // user; nil where the call has none
 	How     How
-	Object  bool // the mapping's own file; else it was looked up by descriptor when the call had ended
+	Object  bool // the mapping's own file, or the descriptor was looked up when the call had ended and no other thread could have changed it
 	Dev     uint64
 	Inode   uint64
 	Ctime   int64     // ns since the Unix epoch; not for MappedWrite
@@ -222,6 +226,42 @@ type CallInfo struct {
 	Dev     uint64    // of the file that the call names by descriptor
 	Inode   uint64
 	Resolve uint64 // openat2, user
+	Object  uint64 // Time of the Object event of the same thread that belongs to the call; 0: none
+	Refused Refusal
+}
+
+// Refusal is what Landlock itself says of a call that it refused (Linux 7.3).
+// The zero value: it did not say so.
+type Refusal struct {
+	By     RefusedBy
+	Own    bool   // by a domain that the command has put itself into
+	Access uint32 // what was not granted: LANDLOCK_ACCESS_FS_* or _NET_*
+}
+
+// RefusedBy is a part of Landlock.
+type RefusedBy uint8
+
+// Parts of Landlock, as enum landlock_request_type (security/landlock/audit.h).
+const (
+	RefusedPtrace RefusedBy = iota + 1
+	RefusedTopology
+	RefusedFS
+	RefusedNet
+	RefusedAbstract
+	RefusedSignal
+)
+
+// ObjectInfo is what a call is about, by the kernel's own objects, seen before
+// the call acted.
+type ObjectInfo struct {
+	Path  Path   // the name that the call is about
+	Path2 Path   // the new name of rename, link and symlink
+	Text  []byte // symlink: the kernel's copy of the target
+	Dev   uint64 // of what Path leads to, if there is something
+	Inode uint64
+	// Refused says that Path is not the name but what Landlock refused: a file,
+	// or the directory of a name (by Refusal.Access).
+	Refused bool
 }
 
 // SocketInfo is what a hook judged.

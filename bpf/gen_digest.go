@@ -14,7 +14,7 @@ import (
 func main() {
 	for arch, tag := range map[string]string{"x86": "amd64", "arm64": "arm64"} {
 		h := sha256.New()
-		for _, name := range []string{"egress", "sensor", "unixsock"} {
+		for _, name := range []string{"egress", "sensor", "unixsock", "resolve", "refuse"} {
 			b, err := os.ReadFile(name + "_" + arch + "_bpfel.o")
 			if err != nil {
 				log.Fatal(err)

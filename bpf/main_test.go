@@ -193,6 +193,7 @@ func clone(ev *Event) Event {
 	for _, b := range []*[]byte{
 		&c.Exec.File, &c.Exec.Args, &c.Exec.Env, &c.Exec.Interp, &c.Exec.Image.Text, &c.Call.Path, &c.Call.Path2, &c.Call.Addr,
 		&c.Call.Dir.Text, &c.Call.Dir2.Text, &c.File.Path.Text, &c.File.Given, &c.Socket.Text,
+		&c.Object.Path.Text, &c.Object.Path2.Text, &c.Object.Text,
 	} {
 		*b = append([]byte(nil), *b...)
 	}
@@ -265,8 +266,10 @@ func describe(ev *Event) string {
 	case Exit:
 		fmt.Fprintf(&b, " exit %+v", ev.Exit)
 	case Deny, ExecFail, Call:
-		fmt.Fprintf(&b, " call path=%q path2=%q addr=%x args=%x dir=%q dir2=%q ino=%d", ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Call.Args, ev.Call.Dir.Text, ev.Call.Dir2.Text, ev.Call.Inode)
-	case File, Repeat, FD:
+		fmt.Fprintf(&b, " call path=%q path2=%q addr=%x args=%x dir=%q dir2=%q ino=%d object=%d refused=%+v", ev.Call.Path, ev.Call.Path2, ev.Call.Addr, ev.Call.Args, ev.Call.Dir.Text, ev.Call.Dir2.Text, ev.Call.Inode, ev.Call.Object, ev.Call.Refused)
+	case Object:
+		fmt.Fprintf(&b, " object path=%q path2=%q text=%q ino=%d", ev.Object.Path.Text, ev.Object.Path2.Text, ev.Object.Text, ev.Object.Inode)
+	case File, Repeat, FD, Receive:
 		fmt.Fprintf(&b, " file path=%q given=%q %+v", ev.File.Path.Text, ev.File.Given, ev.File)
 	default:
 		fmt.Fprintf(&b, " socket %+v", ev.Socket)

@@ -14,7 +14,7 @@ import (
 
 // Ability is one kind of program and whether this kernel takes it.
 type Ability struct {
-	Name string // "cgroup", "sk_lookup", "tp_btf", "connect_unix", "fentry" or "lsm"
+	Name string // "cgroup", "sk_lookup", "tp_btf", "connect_unix", "fentry", "landlock" (its tracepoints) or "lsm"
 	Err  error  // nil: it loads and will be called
 }
 
@@ -42,7 +42,8 @@ func Probe() Support {
 	s.add("sk_lookup", tryLoad(loadLookup))
 	s.add("tp_btf", tryLoad(func() (*ebpf.CollectionSpec, error) { return sensorSpec(false) }))
 	s.add("connect_unix", tryLoad(loadUnixsock))
-	s.add("fentry", tryProgram(ebpf.Tracing, ebpf.AttachTraceFEntry, "bpf_fentry_test1"))
+	s.add("fentry", tryLoad(loadResolve))
+	s.add("landlock", tryLoad(loadRefuse))
 	err := tryProgram(ebpf.LSM, ebpf.AttachLSMMac, "file_open")
 	if err == nil && !slices.Contains(s.LSMs, "bpf") {
 		// It loads, attaches, and is never called.

@@ -22,6 +22,8 @@ const (
 	sensorMapCounts        = "counts"
 	sensorMapExecScratch   = "exec_scratch"
 	sensorMapFileScratch   = "file_scratch"
+	sensorMapNotes         = "notes"
+	sensorMapRepeatScratch = "repeat_scratch"
 	sensorMapRings         = "rings"
 	sensorMapRuns          = "runs"
 	sensorMapSeenFiles     = "seen_files"
@@ -98,17 +100,19 @@ type sensorProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sensorMapSpecs struct {
-	Allow       *ebpf.MapSpec `ebpf:"allow"`
-	ArgsScratch *ebpf.MapSpec `ebpf:"args_scratch"`
-	CallScratch *ebpf.MapSpec `ebpf:"call_scratch"`
-	Counts      *ebpf.MapSpec `ebpf:"counts"`
-	ExecScratch *ebpf.MapSpec `ebpf:"exec_scratch"`
-	FileScratch *ebpf.MapSpec `ebpf:"file_scratch"`
-	Rings       *ebpf.MapSpec `ebpf:"rings"`
-	Runs        *ebpf.MapSpec `ebpf:"runs"`
-	SeenFiles   *ebpf.MapSpec `ebpf:"seen_files"`
-	ToldTasks   *ebpf.MapSpec `ebpf:"told_tasks"`
-	WalkScratch *ebpf.MapSpec `ebpf:"walk_scratch"`
+	Allow         *ebpf.MapSpec `ebpf:"allow"`
+	ArgsScratch   *ebpf.MapSpec `ebpf:"args_scratch"`
+	CallScratch   *ebpf.MapSpec `ebpf:"call_scratch"`
+	Counts        *ebpf.MapSpec `ebpf:"counts"`
+	ExecScratch   *ebpf.MapSpec `ebpf:"exec_scratch"`
+	FileScratch   *ebpf.MapSpec `ebpf:"file_scratch"`
+	Notes         *ebpf.MapSpec `ebpf:"notes"`
+	RepeatScratch *ebpf.MapSpec `ebpf:"repeat_scratch"`
+	Rings         *ebpf.MapSpec `ebpf:"rings"`
+	Runs          *ebpf.MapSpec `ebpf:"runs"`
+	SeenFiles     *ebpf.MapSpec `ebpf:"seen_files"`
+	ToldTasks     *ebpf.MapSpec `ebpf:"told_tasks"`
+	WalkScratch   *ebpf.MapSpec `ebpf:"walk_scratch"`
 }
 
 // sensorVariableSpecs contains global variables before they are loaded into the kernel.
@@ -142,17 +146,19 @@ func (o *sensorObjects) Close() error {
 //
 // It can be passed to loadSensorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sensorMaps struct {
-	Allow       *ebpf.Map `ebpf:"allow"`
-	ArgsScratch *ebpf.Map `ebpf:"args_scratch"`
-	CallScratch *ebpf.Map `ebpf:"call_scratch"`
-	Counts      *ebpf.Map `ebpf:"counts"`
-	ExecScratch *ebpf.Map `ebpf:"exec_scratch"`
-	FileScratch *ebpf.Map `ebpf:"file_scratch"`
-	Rings       *ebpf.Map `ebpf:"rings"`
-	Runs        *ebpf.Map `ebpf:"runs"`
-	SeenFiles   *ebpf.Map `ebpf:"seen_files"`
-	ToldTasks   *ebpf.Map `ebpf:"told_tasks"`
-	WalkScratch *ebpf.Map `ebpf:"walk_scratch"`
+	Allow         *ebpf.Map `ebpf:"allow"`
+	ArgsScratch   *ebpf.Map `ebpf:"args_scratch"`
+	CallScratch   *ebpf.Map `ebpf:"call_scratch"`
+	Counts        *ebpf.Map `ebpf:"counts"`
+	ExecScratch   *ebpf.Map `ebpf:"exec_scratch"`
+	FileScratch   *ebpf.Map `ebpf:"file_scratch"`
+	Notes         *ebpf.Map `ebpf:"notes"`
+	RepeatScratch *ebpf.Map `ebpf:"repeat_scratch"`
+	Rings         *ebpf.Map `ebpf:"rings"`
+	Runs          *ebpf.Map `ebpf:"runs"`
+	SeenFiles     *ebpf.Map `ebpf:"seen_files"`
+	ToldTasks     *ebpf.Map `ebpf:"told_tasks"`
+	WalkScratch   *ebpf.Map `ebpf:"walk_scratch"`
 }
 
 func (m *sensorMaps) Close() error {
@@ -163,6 +169,8 @@ func (m *sensorMaps) Close() error {
 		m.Counts,
 		m.ExecScratch,
 		m.FileScratch,
+		m.Notes,
+		m.RepeatScratch,
 		m.Rings,
 		m.Runs,
 		m.SeenFiles,

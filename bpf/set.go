@@ -19,7 +19,7 @@ import (
 //	runs, rings, counts  the shared maps
 //	allow                what runs may reach, see Rule
 //	meta                 what was attached: see metaEntry
-//	l_NAME               the link of a cgroup program to the parent cgroup
+//	l_NAME               the link of a cgroup program to the parent cgroup, or of a standing program
 //	p_NAME               a tracing program
 //	links                the ids of the tracing programs' links, while they are attached
 //
@@ -47,12 +47,12 @@ var tracingNames = [...]string{
 // copiesFrom is the index of the first copy in tracingNames.
 const copiesFrom = 4
 
-const metaEntries = len(cgroupNames) + len(tracingNames)
+const metaEntries = standingFrom + len(standingNames)
 
 // metaEntry is what the pinned set was when it was built. The kernel froze the map.
 type metaEntry struct {
 	Parent uint64 // cgroup id
-	Prog   uint32 // program id; 0 where the kernel has no such hook, or needs no second copy
+	Prog   uint32 // program id; 0 where the kernel has no such hook or part, or needs no second copy
 	_      uint32
 	Tag    [8]byte // of the program, as the kernel computed it
 }
@@ -118,7 +118,7 @@ func (p *Programs) openSet(parent uint64) (err error) {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return nil
+	return p.openStanding(&meta)
 }
 
 func (p *Programs) closeSet() {
@@ -154,6 +154,20 @@ func verifyLink(path string, hook ebpf.AttachType, want metaEntry, parent uint64
 	info, err := linkInfoOf(fd)
 	if err == nil && (info.Cgroup != parent || info.Prog != want.Prog || info.Hook != uint32(hook)) {
 		err = errors.New("link was changed")
+	}
+	return err
+}
+
+// verifyStanding checks that the pinned link still holds the program that was loaded.
+func verifyStanding(path string, want metaEntry) error {
+	fd, err := objGet(path, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	info, err := linkInfoOf(fd)
+	if err == nil && info.Prog != want.Prog {
+		err = fmt.Errorf("%s: link was changed", path)
 	}
 	return err
 }

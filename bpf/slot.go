@@ -30,6 +30,8 @@ type runValue struct {
 	Room      [classes]uint32
 	InitTGID  uint32
 	Started   uint32
+	Noted     uint32
+	Domain    uint64
 }
 
 type callCounter struct{ Calls, Errors, Bytes uint64 }

@@ -26,18 +26,20 @@ func (x *examination) recording() {
 		x.say("record", "tier", cellUnknown, "there is no record on this host: see record programs", "")
 		return
 	}
-	finding := "tier 1 (tp_btf and cgroup programs), the one this version uses"
-	var beyond []string
-	for _, name := range []string{"fentry", "lsm"} {
-		if err := r.support.Err(name); err != nil {
-			beyond = append(beyond, name+" does not load ("+oneLine(err.Error())+")")
+	finding := "tracepoints and cgroup programs"
+	for _, more := range []struct{ ability, gives string }{
+		{"fentry", "names as the kernel has looked them up (fentry)"},
+		{"landlock", "refusals as Landlock tells them (its tracepoints, Linux 7.3)"},
+	} {
+		if err := r.support.Err(more.ability); err != nil {
+			finding += "; not: " + more.gives + ": " + oneLine(err.Error())
 		} else {
-			beyond = append(beyond, name+" would load")
+			finding += "; " + more.gives
 		}
 	}
 	x.try("record", "code", "an execve can be held while its file is hashed", tryExecEvents(), cellThin,
 		"root with CAP_SYS_ADMIN and a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS=y; until then code is hashed when it is reported, not before it runs")
-	x.say("record", "tier", cellOK, finding+"; "+strings.Join(beyond, ", ")+"; LSM list: "+lsmText(r.support.LSMs), "")
+	x.say("record", "tier", cellOK, finding+"; LSM list: "+lsmText(r.support.LSMs), "")
 }
 
 // tryExecEvents makes the group that holds an execve.

@@ -145,7 +145,7 @@ func (r *Run) tier() string {
 	if r.sensor == nil {
 		return "none"
 	}
-	return "tracepoints"
+	return r.plan.Host.Tier
 }
 
 // startRelays lets output flow. The command's ends of the pipes are closed

@@ -28,6 +28,7 @@ type HostInfo struct {
 	BPF                bool     `json:"bpf"`                        // the programs are loaded and attached
 	BPFError           string   `json:"bpf_error,omitempty"`        // why they are not
 	UnixHooks          bool     `json:"unix_hooks"`                 // connects to unix sockets are recorded
+	Tier               string   `json:"tier,omitempty"`             // which programs make the record: [bpf.Programs.Tier]
 	CgroupMode         string   `json:"cgroup_mode"`
 	MissingControllers []string `json:"missing_controllers,omitempty"`
 	IPv6               bool     `json:"ipv6"`
@@ -198,7 +199,7 @@ func (h *Host) probeBPF(dir string) {
 		h.Info.BPFError = err.Error()
 		return
 	}
-	h.programs, h.Info.BPF, h.Info.UnixHooks = p, true, p.UnixHooks()
+	h.programs, h.Info.BPF, h.Info.UnixHooks, h.Info.Tier = p, true, p.UnixHooks(), p.Tier()
 }
 
 // Close releases what the host probe opened.

@@ -20,6 +20,10 @@ import (
 func (r *recorder) judge(b *bpf.Event) {
 	e := &r.ev
 	e.Verdict, e.Certainty = trace.VerdictDeny, trace.Inferred
+	if b.Call.Refused.By != 0 {
+		r.judgeLandlock(&b.Call.Refused)
+		return
+	}
 	if errno := seccompErrno(b, r.plan.SeccompExtra); errno != 0 && errno == e.Errno {
 		e.Layer, e.Certainty, e.Rule, e.RuleSource = trace.LayerSeccomp, trace.Certain, "process.seccomp_allow", "default"
 		if seccomp.Permissible(e.Syscall) {

@@ -29,6 +29,7 @@ type recorder struct {
 	searches searches
 	unnamed  unnamed
 	repeats  repeats
+	objects  objects
 	denied   denials
 	lookups  uint64              // of names, in a run without a resolver
 	shown    map[string]struct{} // directories of the view, each with its slash
@@ -53,6 +54,10 @@ func (r *recorder) event(b *bpf.Event) error {
 		return nil
 	case bpf.Lost:
 		r.lose(&b.Lost)
+		return nil
+	case bpf.Object:
+		r.fold(b)
+		r.objects.keep(b)
 		return nil
 	}
 	r.flushExec(b.TGID)
@@ -101,7 +106,7 @@ func (r *recorder) fill(b *bpf.Event) bool {
 		return r.deny(b)
 	case bpf.Call:
 		return r.change(b)
-	case bpf.File, bpf.FD:
+	case bpf.File, bpf.FD, bpf.Receive:
 		r.file(b)
 	case bpf.Repeat:
 		r.repeat(b)

@@ -124,6 +124,25 @@ func (r *recorder) call(b *bpf.Event, kind trace.Kind) {
 	if len(c.Addr) > 0 {
 		r.sockaddr(c.Addr)
 	}
+	if kind == trace.KindChown {
+		e.NewUID, e.NewGID = owners(e.Syscall, &c.Args)
+	}
+	r.resolve(b)
+}
+
+// owners are the arguments of chown(2) and its like; -1 leaves an id as it is.
+func owners(call string, args *[6]uint64) (uid, gid int64) {
+	first := 1
+	if call == "fchownat" {
+		first = 2
+	}
+	id := func(n uint64) int64 {
+		if uint32(n) == ^uint32(0) {
+			return -1
+		}
+		return int64(uint32(n))
+	}
+	return id(args[first]), id(args[first+1])
 }
 
 // from puts a path that the caller gave behind the directory that it begins

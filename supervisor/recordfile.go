@@ -16,9 +16,13 @@ import (
 func (r *recorder) file(b *bpf.Event) {
 	e, f := &r.ev, &b.File
 	info := callOf(b.NR)
-	if b.Type == bpf.FD {
+	switch b.Type {
+	case bpf.FD:
 		e.Kind, e.FD = trace.KindInherit, int32(b.Ret)
-	} else {
+	case bpf.Receive:
+		e.Kind, e.FD = trace.KindReceive, int32(b.Ret)
+		e.Syscall, e.SyscallNr = info.name, int32(b.NR)
+	default:
 		e.Kind = fileKind(f)
 		r.numbers(info, b.NR, &f.Args, f.Resolve)
 	}
@@ -131,6 +135,9 @@ func (r *recorder) change(b *bpf.Event) bool {
 	if e.Errno == 0 {
 		return true
 	}
+	if b.Call.Refused.By != 0 { // as a rename between directories, which ends with EXDEV
+		r.judge(b)
+	}
 	m := r.repeats.find(r.failKey())
 	if m != nil {
 		m.count++
@@ -138,7 +145,9 @@ func (r *recorder) change(b *bpf.Event) bool {
 		r.fold(b)
 		return false
 	}
-	r.judgeMissing()
+	if e.Verdict == "" {
+		r.judgeMissing()
+	}
 	if r.changes && e.Verdict == "" && e.Kind == trace.KindOpen && e.Access == "r" {
 		r.fold(b)
 		return false

@@ -47,6 +47,8 @@ type repeat struct {
 	layer                    trace.Layer
 	certainty                trace.Certainty
 	rule, ruleSource, remedy string
+	blockers                 string
+	newUID, newGID           int64
 }
 
 // find returns the act of this key, or nil.
@@ -171,7 +173,8 @@ func (m *repeat) remember(e *trace.Event) {
 	m.devMajor, m.devMinor, m.flags, m.resolve, m.ino = e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino
 	m.memfd, m.deleted = e.Memfd, e.Deleted
 	m.verdict, m.layer, m.certainty = e.Verdict, e.Layer, e.Certainty
-	m.rule, m.ruleSource, m.remedy = e.Rule, e.RuleSource, e.Remedy
+	m.rule, m.ruleSource, m.remedy, m.blockers = e.Rule, e.RuleSource, e.Remedy, e.Blockers
+	m.newUID, m.newGID = e.NewUID, e.NewGID
 }
 
 // fill makes e a record of the same act.
@@ -182,5 +185,6 @@ func (m *repeat) fill(e *trace.Event) {
 	e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino = m.devMajor, m.devMinor, m.flags, m.resolve, m.ino
 	e.Memfd, e.Deleted = m.memfd, m.deleted
 	e.Verdict, e.Layer, e.Certainty = m.verdict, m.layer, m.certainty
-	e.Rule, e.RuleSource, e.Remedy = m.rule, m.ruleSource, m.remedy
+	e.Rule, e.RuleSource, e.Remedy, e.Blockers = m.rule, m.ruleSource, m.remedy, m.blockers
+	e.NewUID, e.NewGID = m.newUID, m.newGID
 }

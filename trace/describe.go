@@ -79,7 +79,7 @@ func netAct(e *Event) string {
 
 func fileAct(e *Event) string {
 	s := word1(string(e.Kind))
-	if e.Kind == KindInherit {
+	if e.Kind == KindInherit || e.Kind == KindReceive {
 		s += " fd " + strconv.Itoa(int(e.FD))
 	}
 	if e.Access != "" {
@@ -91,6 +91,9 @@ func fileAct(e *Event) string {
 	if e.Mode != 0 {
 		s += " mode 0" + strconv.FormatUint(uint64(e.Mode), 8)
 	}
+	if e.Kind == KindChown {
+		s += owner(e)
+	}
 	if e.Kind == KindSetxattr && len(e.Name) > 0 {
 		s += " " + Quote(e.Name[:min(len(e.Name), maxShown)])
 	}
@@ -98,6 +101,18 @@ func fileAct(e *Event) string {
 		s += " " + cmp.Or(word1Or(e.SHA256), word1Or(e.HashState))
 	}
 	return s + oddities(e)
+}
+
+// owner says to whom a chown gives a file: one that it leaves as it was is not shown.
+func owner(e *Event) string {
+	s := ""
+	if e.NewUID >= 0 {
+		s += " uid " + strconv.FormatInt(e.NewUID, 10)
+	}
+	if e.NewGID >= 0 {
+		s += " gid " + strconv.FormatInt(e.NewGID, 10)
+	}
+	return s
 }
 
 func lossLine(l Loss) string {

@@ -102,6 +102,10 @@ func (l *line) file(e *Event) {
 	if e.Mode != 0 {
 		l.b = append(strconv.AppendUint(append(l.b, `,"mode":"0`...), uint64(e.Mode), 8), '"')
 	}
+	if e.Kind == KindChown || e.NewUID != 0 || e.NewGID != 0 {
+		l.int(`,"new_uid":`, e.NewUID)
+		l.int(`,"new_gid":`, e.NewGID)
+	}
 	if e.DevMajor != 0 || e.DevMinor != 0 {
 		l.b = strconv.AppendUint(append(l.b, `,"dev":"`...), uint64(e.DevMajor), 10)
 		l.b = append(strconv.AppendUint(append(l.b, ':'), uint64(e.DevMinor), 10), '"')
@@ -110,7 +114,7 @@ func (l *line) file(e *Event) {
 	if e.Ctime != 0 {
 		l.int(`,"ctime":`, e.Ctime)
 	}
-	if e.FD != 0 || e.Kind == KindInherit {
+	if e.FD != 0 || e.Kind == KindInherit || e.Kind == KindReceive {
 		l.int(`,"fd":`, int64(e.FD))
 	}
 	l.flag(`,"memfd":true`, e.Memfd)
@@ -239,6 +243,7 @@ func (l *line) verdict(e *Event) {
 	l.text(`,"rule_source":`, e.RuleSource)
 	l.text(`,"remedy":`, e.Remedy)
 	l.text(`,"certainty":`, string(e.Certainty))
+	l.text(`,"blockers":`, e.Blockers)
 }
 
 func (l *line) end(e *Event) {

@@ -41,6 +41,7 @@ const (
 	KindMmapWrite  Kind = "mmap_write"  // shared writable mapping of a file: it may change without a call
 	KindCode       Kind = "code"        // a file whose content was executed, by its digest
 	KindInherit    Kind = "inherit"     // a descriptor that the command was started with
+	KindReceive    Kind = "receive"     // a descriptor came in by a unix socket
 	KindConnect    Kind = "connect"     //
 	KindBind       Kind = "bind"        //
 	KindListen     Kind = "listen"      //
@@ -61,7 +62,7 @@ const (
 var kinds = [...]Kind{
 	KindStart, KindExec, KindExecFail, KindFork, KindExit, KindOpen, KindCreate, KindUnlink,
 	KindRename, KindLink, KindMkdir, KindTruncate, KindChmod, KindChown, KindSetxattr,
-	KindMmapExec, KindMmapWrite, KindCode, KindInherit, KindConnect, KindBind, KindListen, KindSend, KindDNS, KindSocket,
+	KindMmapExec, KindMmapWrite, KindCode, KindInherit, KindReceive, KindConnect, KindBind, KindListen, KindSend, KindDNS, KindSocket,
 	KindSignal, KindCgroupMove, KindLimit, KindDeny, KindLoss, KindCanary, KindOutput,
 	KindSummary,
 }
@@ -75,7 +76,7 @@ func Kinds() []Kind { return slices.Clone(kinds[:]) }
 func (k Kind) bulk() bool {
 	switch k {
 	case KindOpen, KindCreate, KindMmapExec, KindMmapWrite, KindTruncate, KindChmod, KindChown,
-		KindSetxattr, KindUnlink, KindRename, KindLink, KindMkdir, KindSend:
+		KindSetxattr, KindUnlink, KindRename, KindLink, KindMkdir, KindReceive, KindSend:
 		return true
 	}
 	return false
@@ -228,11 +229,13 @@ type Event struct {
 	Flags      uint64 // raw flags of the call
 	Resolve    uint64 // resolve flags of openat2
 	Mode       uint32 // permission bits asked for or set
+	NewUID     int64  // chown, always written: -1 leaves it; as the command's user namespace numbers it
+	NewGID     int64  // as NewUID
 	DevMajor   uint32
 	DevMinor   uint32
 	Ino        uint64
 	Ctime      int64  // ns since the Unix epoch: with the device and the inode, the version of a content
-	FD         int32  // inherit: the descriptor, always written
+	FD         int32  // inherit and receive: the descriptor, always written
 	Memfd      bool   // the file is anonymous memory (memfd_create)
 	Deleted    bool   // the file has no name any more
 	Name       []byte // name asked for (dns), attribute (setxattr)
@@ -270,6 +273,7 @@ type Event struct {
 	RuleSource string // FILE:LINE:COL, "flag --ro" or "default"
 	Remedy     string // the flag that would allow it, shell-quoted; never for credentials
 	Certainty  Certainty
+	Blockers   string // what Landlock did not grant, by itself: "fs.read_file", several with commas
 
 	ExitCode int32 // always written for exit and summary unless Signal is set
 	Signal   int32 // number that ended the process, or that was sent

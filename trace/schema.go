@@ -57,6 +57,8 @@ var schema = []field{
 	{"flags", number64(func(e *Event) *uint64 { return &e.Flags })},
 	{"resolve", number64(func(e *Event) *uint64 { return &e.Resolve })},
 	{"mode", parseMode},
+	{"new_uid", signed64(func(e *Event) *int64 { return &e.NewUID })},
+	{"new_gid", signed64(func(e *Event) *int64 { return &e.NewGID })},
 	{"dev", parseDev},
 	{"ino", number64(func(e *Event) *uint64 { return &e.Ino })},
 	{"ctime", func(d *decoder, e *Event) (err error) { e.Ctime, err = d.int(64); return err }},
@@ -102,6 +104,7 @@ var schema = []field{
 	{"rule_source", word(func(e *Event) *string { return &e.RuleSource })},
 	{"remedy", word(func(e *Event) *string { return &e.Remedy })},
 	{"certainty", word(func(e *Event) *Certainty { return &e.Certainty })},
+	{"blockers", word(func(e *Event) *string { return &e.Blockers })},
 
 	{"exit_code", signed32(func(e *Event) *int32 { return &e.ExitCode })},
 	{"signal", named(signalNames[:], "SIG", func(e *Event) *int32 { return &e.Signal })},
@@ -160,6 +163,10 @@ func signed32(at func(*Event) *int32) parser {
 		*at(e) = int32(v)
 		return err
 	}
+}
+
+func signed64(at func(*Event) *int64) parser {
+	return func(d *decoder, e *Event) (err error) { *at(e), err = d.int(64); return err }
 }
 
 // truth is for fields that are written when true only.

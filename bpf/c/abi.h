@@ -34,6 +34,8 @@ enum event_type {
 	EV_CALL,   /* a call that changes files succeeded, or one on files failed for another reason than a refusal */
 	EV_FD,     /* a descriptor that the command was started with */
 	EV_EXEC_ENV,
+	EV_RECEIVE, /* a descriptor came in by a UNIX socket */
+	EV_OBJECT,  /* what the thread's call is about, before its end is told: see note.h */
 	EVENT_TYPES = 32, /* room for more */
 };
 
@@ -85,6 +87,19 @@ struct run {
 	u32 room[CLASSES]; /* unread bytes above which a class is dropped */
 	u32 init_tgid; /* set by the programs: pid 1 of the sandbox; 0 before it is seen */
 	u32 started;   /* set by the programs: the command has been executed */
+	u32 noted;     /* set by the programs: Landlock has refused something */
+	u64 domain;    /* set by the programs: agentguard's own Landlock domain; 0: not known */
+};
+
+/* What of Landlock refused a call: LANDLOCK_REQUEST_* of security/landlock/audit.h. */
+enum refusal {
+	REFUSED_PTRACE = 1,
+	REFUSED_TOPOLOGY,
+	REFUSED_FS,
+	REFUSED_NET,
+	REFUSED_ABSTRACT,
+	REFUSED_SIGNAL,
+	REFUSED_OWN = 128, /* a domain that the command has put itself into */
 };
 
 struct call_count {
@@ -128,6 +143,7 @@ enum act {
 	ACT_CHANGE,
 	ACT_MMAP,
 	ACT_MPROTECT,
+	ACT_RECEIVE,  /* descriptors may have come with the message */
 };
 
 enum call_flags {
@@ -141,6 +157,7 @@ enum call_flags {
 	CALL_TEXT = 128,  /* path names no file: the target of a symbolic link */
 	CALL_TEXT2 = 256, /* nor does path2: an attribute */
 	CALL_OPEN2 = 512, /* the flags are in a struct open_how */
+	CALL_VECTOR = 1024, /* the result counts messages */
 };
 
 struct header {
@@ -215,7 +232,24 @@ struct ev_call {
 	u16 path_len, path2_len, addr_len;
 	u16 dir_len, dir2_len; /* names, upwards: what a relative path begins from, or the file itself */
 	u8 dir_state, dir2_state; /* enum path_state */
+	u64 object;       /* time of the thread's EV_OBJECT that belongs to the call; 0: none */
+	u32 access;       /* what Landlock did not grant: LANDLOCK_ACCESS_* */
+	u8 refused;       /* enum refusal; 0: Landlock did not say so */
+	u8 pad[3];
 	char data[2 * PATH_CAP + ADDR_CAP + 2 * WALK_MAX + 6];
+};
+
+struct ev_object {
+	struct header h; /* nr: the call */
+	u64 inode;       /* of what the first name leads to, if there is something */
+	u32 dev;
+	u32 full, full2; /* as file_info.path_full */
+	u16 len, len2;   /* names, upwards */
+	u16 text_len;
+	u8 state, state2; /* enum path_state */
+	u8 refused;       /* it is what Landlock refused: a file, or the directory of a name */
+	u8 pad[3];
+	char data[2 * WALK_MAX + PATH_CAP + 7]; /* in this order */
 };
 
 enum path_state {
@@ -258,7 +292,7 @@ struct ev_file {
 
 enum file_source {
 	SOURCE_FD = 0,     /* looked up by descriptor when the call had ended */
-	SOURCE_OBJECT = 1, /* the mapping's own file */
+	SOURCE_OBJECT = 1, /* the mapping's own file, or a descriptor that nobody else can have changed */
 };
 
 struct ev_repeat {
@@ -291,7 +325,8 @@ _Static_assert(sizeof(struct ev_fork) == 88, "fork");
 _Static_assert(sizeof(struct ev_exit) == 112, "exit");
 _Static_assert(sizeof(struct ev_sock) == 96, "sock");
 _Static_assert(sizeof(struct ev_exec) - sizeof(((struct ev_exec *)0)->data) == 144, "exec");
-_Static_assert(sizeof(struct ev_call) - sizeof(((struct ev_call *)0)->data) == 152, "call");
+_Static_assert(sizeof(struct ev_call) - sizeof(((struct ev_call *)0)->data) == 168, "call");
+_Static_assert(sizeof(struct ev_object) - sizeof(((struct ev_object *)0)->data) == 96, "object");
 _Static_assert(sizeof(struct ev_file) - sizeof(((struct ev_file *)0)->data) == 160, "file");
 _Static_assert(sizeof(struct file_info) == 32, "file_info");
 _Static_assert(sizeof(struct ev_repeat) == 112, "repeat");

@@ -4,6 +4,7 @@
 #define AGENTGUARD_ACT_H
 
 #include "call.h"
+#include "receive.h"
 
 #define ERESTARTSYS 512 /* and up to 516: the call goes on */
 #define PROT_WRITE 2
@@ -64,84 +65,135 @@ INLINE bool8 write_file(const struct member *m, const struct seen *now, const st
 	return emit(m, &ev->h, file_size(ev));
 }
 
+#define FOUND(how, source) ((how) | (source) << 8)
+
 /*
- * note_file records that a file was opened or mapped, unless the thread did the
- * same before: then it is counted.
+ * note_file records that a file was opened or mapped (FOUND), unless the thread
+ * did the same before: then it is counted.
  */
-INLINE void note_file(const struct member *m, const struct found *found)
+SEPARATE int note_file(u64 run, u64 file, u32 how, s64 ret, s32 nr)
 {
+	struct found found = {(void *)file, ret, nr, how & 255, how >> 8};
 	struct seen now = {}, *slot = NULL;
 	u8 number = NO_SLOT;
+	struct member m;
 
-	describe(&now.file, found->file, found->how);
-	if ((m->run->flags & RUN_CHANGES) && only_read(&now.file))
-		return;
-	now.path = path_of(found->file);
+	if (!file || !find(&m, run))
+		return 0;
+	describe(&now.file, found.file, found.how);
+	if ((m.run->flags & RUN_CHANGES) && only_read(&now.file))
+		return 0;
+	now.path = path_of(found.file);
 	now.name = READ(now.path.dentry, d_name.hash_len);
 	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
-	if (!(now.file.fmode & FMODE_CREATED) && seen_before(m, &now, &slot, &number))
-		return;
-	if (write_file(m, &now, found, number) && slot) {
+	if (!(now.file.fmode & FMODE_CREATED) && seen_before(&m, &now, &slot, &number))
+		return 0;
+	if (write_file(&m, &now, &found, number) && slot) {
 		*slot = now;
 		slot->taken = 1;
 	}
+	return 0;
 }
 
 struct mapping {
 	struct file *file;
-	u64 flags;
+	u64 flags, end;
 };
 
 /* take_mapping is called by find_vma() with the mapping that holds the address. */
 static long take_mapping(struct task_struct *task, struct vm_area_struct *vma, struct mapping *out)
 {
 	(void)task;
-	out->file = READ(vma, vm_file);
+	out->file = COPY(vma, vm_file); /* a number: note_file takes no pointer */
 	out->flags = READ(vma, vm_flags);
+	out->end = READ(vma, vm_end);
 	return 0;
 }
 
+INLINE u8 how_mapped(u64 prot)
+{
+	return prot & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
+}
+
 /*
- * mapped_file finds the file of a mapping that is to be executed, or to be
- * written without a call; false where it is none of these. The file is the
- * mapping's own; when its lock is held by another thread, the one of mmap's
- * descriptor.
+ * on_mmap records a new mapping that is to be executed, or to be written without
+ * a call. The file is the mapping's own; when its lock is held by another
+ * thread, the one of mmap's descriptor.
  */
-INLINE bool8 mapped_file(struct found *found, struct pt_regs *regs, u8 act)
+INLINE void on_mmap(u64 run, const u64 *args, s64 ret, s32 nr)
 {
 	struct mapping mapping = {};
-	u64 args[6];
+	u32 source = SOURCE_OBJECT;
 
-	call_args(regs, args);
-	if (!(args[2] & (PROT_EXEC | PROT_WRITE)))
-		return 0;
-	if (act == ACT_MMAP && ((args[3] & MAP_ANONYMOUS) || !((args[2] & PROT_EXEC) || (args[3] & MAP_SHARED))))
-		return 0;
-	found->source = SOURCE_OBJECT;
-	if (find_vma(current_task_btf(), act == ACT_MMAP ? (u64)found->ret : args[0], take_mapping, &mapping, 0) && act == ACT_MMAP) {
+	if ((args[3] & MAP_ANONYMOUS) || !((args[2] & PROT_EXEC) || ((args[2] & PROT_WRITE) && (args[3] & MAP_SHARED))))
+		return;
+	if (find_vma(current_task_btf(), ret, take_mapping, &mapping, 0)) {
 		mapping.file = open_file(args[4]);
 		mapping.flags = args[3] & MAP_SHARED ? VM_SHARED : 0;
-		found->source = SOURCE_FD;
+		source = SOURCE_FD;
 	}
-	found->file = mapping.file;
-	found->how = args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
-	return mapping.file && (found->how == HOW_MAP_EXEC || (mapping.flags & VM_SHARED));
+	if ((args[2] & PROT_EXEC) || (mapping.flags & VM_SHARED))
+		note_file(run, (u64)mapping.file, FOUND(how_mapped(args[2]), source), ret, nr);
+}
+
+/* A range whose protection was changed, and how far it has been gone through. */
+struct range {
+	u64 run, at, end;
+	s32 nr;
+	u32 prot;
+};
+
+#define MAPPINGS 1024 /* that one call is followed through */
+
+/* note_mapping records the mapping at an address and returns how long it is; 0 where none can be seen. */
+SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
+{
+	struct mapping mapping = {};
+
+	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0))
+		return 0;
+	if ((prot & PROT_EXEC) || (mapping.flags & VM_SHARED))
+		note_file(run, (u64)mapping.file, FOUND(how_mapped(prot), SOURCE_OBJECT), 0, nr);
+	return mapping.end - at;
+}
+
+/* next_mapping is called by loop(). */
+static long next_mapping(u32 round, struct range *range)
+{
+	u64 len = note_mapping(range->run, range->at, range->prot, range->nr);
+
+	(void)round;
+	range->at += len;
+	return !len || range->at >= range->end;
+}
+
+/* on_mprotect records all files that lie in the range: one call can span many mappings. */
+INLINE void on_mprotect(u64 run, const u64 *args, s32 nr)
+{
+	struct range range = {run, args[0], args[0] + args[1], nr, args[2]};
+
+	if (args[1] && (args[2] & (PROT_EXEC | PROT_WRITE)))
+		loop(MAPPINGS, next_mapping, &range, 0);
 }
 
 /* on_act records a call on files that succeeded. */
 INLINE void on_act(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 act)
 {
-	struct found found = {NULL, ret, nr, HOW_OPEN, SOURCE_FD};
+	u64 args[6];
 
 	if (act == ACT_CHANGE) {
 		report_call(m->id, ret, nr, EV_CALL);
 		return;
 	}
+	call_args(regs, args);
 	if (act == ACT_OPEN)
-		found.file = open_file(ret);
-	else if (!mapped_file(&found, regs, act))
-		return;
-	note_file(m, &found);
+		note_file(m->id, (u64)open_file(ret), FOUND(HOW_OPEN, alone() ? SOURCE_OBJECT : SOURCE_FD), ret, nr);
+	else if (act == ACT_MMAP)
+		on_mmap(m->id, args, ret, nr);
+	else if (act == ACT_MPROTECT)
+		on_mprotect(m->id, args, nr);
+	else
+		report_received(m->id, args[1], calls[nr & (CALLS - 1)].flags & CALL_VECTOR ? ret : 0, nr);
 }
 
 INLINE void on_success(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, const volatile struct call_info *info)
@@ -184,6 +236,8 @@ INLINE void on_known_call(const struct member *m, struct pt_regs *regs, s64 ret,
 		on_success(m, regs, ret, nr, info);
 	else
 		on_failure(m, ret, nr, info);
+	if (m->run->noted)
+		forget_note();
 }
 
 /*

@@ -11,6 +11,7 @@
 
 #include "file.h"
 #include "net.h"
+#include "note.h"
 
 #define EPERM 1
 #define EACCES 13
@@ -19,62 +20,12 @@
 #define AT_FDCWD -100
 #define FALLOC_SHRINKS (0x2 | 0x8) /* PUNCH_HOLE, COLLAPSE_RANGE */
 
-const volatile struct call_info calls[CALLS];
-
 struct {
 	MAP_UINT(type, MAP_PERCPU_ARRAY);
 	MAP_UINT(max_entries, 1);
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct ev_call);
 } call_scratch SEC(".maps");
-
-#if defined(__TARGET_ARCH_x86)
-#define TS_COMPAT 2
-#define NR_SIGRETURN 15
-
-INLINE s32 call_number(struct pt_regs *regs)
-{
-	return regs->orig_ax;
-}
-
-INLINE void call_args(struct pt_regs *regs, u64 *args)
-{
-	args[0] = regs->di;
-	args[1] = regs->si;
-	args[2] = regs->dx;
-	args[3] = regs->r10;
-	args[4] = regs->r8;
-	args[5] = regs->r9;
-}
-
-INLINE bool8 is_compat(void)
-{
-	return (current_task_btf()->thread_info.status & TS_COMPAT) != 0;
-}
-#else
-#define TIF_32BIT 22
-#define NR_SIGRETURN 139
-
-INLINE s32 call_number(struct pt_regs *regs)
-{
-	return regs->syscallno;
-}
-
-INLINE void call_args(struct pt_regs *regs, u64 *args)
-{
-	args[0] = regs->orig_x0;
-	args[1] = regs->regs[1];
-	args[2] = regs->regs[2];
-	args[3] = regs->regs[3];
-	args[4] = regs->regs[4];
-	args[5] = regs->regs[5];
-}
-
-INLINE bool8 is_compat(void)
-{
-	return (current_task_btf()->thread_info.flags >> TIF_32BIT) & 1;
-}
-#endif
 
 INLINE bool8 is_denial(s64 ret, u16 flags)
 {
@@ -247,6 +198,7 @@ SEPARATE int report_call(u64 run, s64 ret, s32 nr, u32 type)
 	ev->dev = ev->dir_full = ev->dir2_full = 0;
 	ev->path_len = ev->path2_len = ev->addr_len = ev->dir_len = ev->dir2_len = 0;
 	ev->dir_state = ev->dir2_state = 0;
+	take_note(ev, nr);
 	if (is_compat() || (u32)nr >= CALLS)
 		ev->h.flags |= F_COMPAT; /* the table is not for these numbers */
 	else

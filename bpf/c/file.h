@@ -117,44 +117,57 @@ INLINE void describe(struct file_info *info, struct file *file, u8 how)
 	info->ctime = how == HOW_MAP_EXEC || how == HOW_OPEN ? changed_at(inode) : 0;
 }
 
+/* Off the stack, of which the deepest chain of sys_exit has 512 bytes in all. */
+struct {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, REPEAT_LANES);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct ev_repeat);
+} repeat_scratch SEC(".maps");
+
 /* tell_repeats tells the count of one slot of the current thread, and empties it. */
-SEPARATE int tell_repeats(u64 run, u32 i)
+SEPARATE int tell_repeats(u64 run, u32 i, u32 lane)
 {
 	struct seen_files *files = task_storage(&seen_files, current_task_btf(), NULL, 0);
-	struct ev_repeat ev = {};
+	struct ev_repeat *ev = map_lookup(&repeat_scratch, &lane);
 	struct seen *seen;
 	struct member m;
 
 	i &= SEEN_SLOTS - 1;
-	if (!files)
+	if (!files || !ev)
 		return 0;
 	seen = &files->slot[i];
 	seen->taken = 0;
 	if (!seen->count || !find(&m, run))
 		return 0;
-	ev.count = seen->count;
+	ev->count = seen->count;
 	seen->count = 0;
-	ev.file = seen->file;
-	ev.slot = i;
-	fill_current(&ev.h, &m, EV_REPEAT, CLASS_BULK);
-	if (!emit(&m, &ev.h, sizeof(ev)))
-		add(&m.counts->lost_repeats, ev.count - 1);
+	ev->file = seen->file;
+	ev->slot = i;
+	fill_current(&ev->h, &m, EV_REPEAT, CLASS_BULK);
+	if (!emit(&m, &ev->h, sizeof(*ev)))
+		add(&m.counts->lost_repeats, ev->count - 1);
 	return 0;
 }
 
-static long tell_slot(u32 i, u64 *run)
+struct leaving {
+	u64 run;
+	u32 lane;
+};
+
+static long tell_slot(u32 i, struct leaving *ctx)
 {
-	tell_repeats(*run, i);
+	tell_repeats(ctx->run, i, ctx->lane);
 	return 0;
 }
 
 /* forget_files tells what the current thread repeated, before it ends or becomes another program. */
-INLINE void forget_files(const struct member *m)
+INLINE void forget_files(const struct member *m, u32 lane)
 {
-	u64 run = m->id;
+	struct leaving ctx = {m->id, lane};
 
 	if (task_storage(&seen_files, current_task_btf(), NULL, 0))
-		loop(SEEN_SLOTS, tell_slot, &run, 0);
+		loop(SEEN_SLOTS, tell_slot, &ctx, 0);
 }
 
 INLINE bool8 same(const struct seen *seen, const struct seen *now)
@@ -181,7 +194,7 @@ INLINE bool8 seen_before(const struct member *m, const struct seen *now, struct 
 		return 1;
 	}
 	if ((*at)->count)
-		tell_repeats(m->id, i);
+		tell_repeats(m->id, i, LANE_CALL);
 	(*at)->taken = 0;
 	return 0;
 }

@@ -302,6 +302,7 @@ struct backing_file { /* 6.5; user_path since 6.7 */
 } KERNEL_TYPE;
 
 struct vm_area_struct {
+	u64 vm_end;
 	u64 vm_flags;
 	struct file *vm_file;
 } KERNEL_TYPE;

@@ -21,6 +21,8 @@ enum lane {
 	LANE_CALL = 0,
 	LANE_EXEC = 1, /* and the next one for the second copy (task.h) */
 	LANES = 3,
+	LANE_EXIT = 3, /* likewise; it walks nowhere */
+	REPEAT_LANES = 5,
 };
 
 /* The names from the file upwards, each ended by a zero byte: user space turns them round. */

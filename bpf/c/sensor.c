@@ -62,12 +62,12 @@ INLINE int process_fork_copy(u64 *ctx)
 	return 0;
 }
 
-INLINE int process_exit_copy(u64 *ctx)
+INLINE int process_exit_copy(u64 *ctx, u32 copy)
 {
 	struct member m;
 
 	if (find_current(&m))
-		on_exit(&m, (struct task_struct *)ctx[0]);
+		on_exit(&m, (struct task_struct *)ctx[0], copy);
 	return 0;
 }
 
@@ -86,7 +86,7 @@ int process_fork(u64 *ctx)
 SEC("tp_btf/sched_process_exit")
 int process_exit(u64 *ctx)
 {
-	return process_exit_copy(ctx);
+	return process_exit_copy(ctx, 0);
 }
 
 /* The second copies: see task.h. */
@@ -105,5 +105,5 @@ int process_fork2(u64 *ctx)
 SEC("tp_btf/sched_process_exit")
 int process_exit2(u64 *ctx)
 {
-	return process_exit_copy(ctx);
+	return process_exit_copy(ctx, 1);
 }

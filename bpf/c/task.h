@@ -4,6 +4,7 @@
 #define AGENTGUARD_TASK_H
 
 #include "file.h"
+#include "note.h"
 
 #define SIGNAL_GROUP_EXIT 4
 #define ARGS_MAX (ARGS_CHUNK * ARGS_CHUNKS)
@@ -105,11 +106,28 @@ INLINE void note_init(struct run *run, u32 ns_pid, u32 tgid)
 		run->init_tgid = tgid;
 }
 
+/* note_shared marks both where a new task shares its maker's descriptors. */
+INLINE void note_shared(struct task_struct *child)
+{
+	struct task_struct *task = (void *)current_task();
+	struct note *note;
+
+	if (READ(child, files) != READ(task, files))
+		return;
+	note = task_storage(&notes, current_task_btf(), NULL, STORAGE_CREATE);
+	if (note)
+		note->shared = 1;
+	note = task_storage(&notes, child, NULL, STORAGE_CREATE);
+	if (note)
+		note->shared = 1;
+}
+
 INLINE void on_fork(const struct member *m, struct task_struct *child)
 {
 	struct ev_fork ev = {};
 	struct task_struct *leader = READ(child, group_leader);
 
+	note_shared(child);
 	if (doubled && !first(child, TOLD_FORK, 0))
 		return;
 	fill_current(&ev.h, m, EV_FORK, CLASS_CONTROL);
@@ -236,6 +254,15 @@ INLINE void send_rest(const struct member *m, struct mm_struct *mm, u32 copy)
 	loop(ENV_CHUNKS, send_area, &area, 0);
 }
 
+/* own_descriptors: an execve gives the task a table of its own (fs/exec.c, begin_new_exec). */
+INLINE void own_descriptors(void)
+{
+	struct note *note = task_storage(&notes, current_task_btf(), NULL, 0);
+
+	if (note)
+		note->shared = 0;
+}
+
 /*
  * on_exec runs when the new program is in place and no other thread is left:
  * the arguments are read from its own fresh stack, which nothing has run on.
@@ -251,7 +278,8 @@ INLINE void on_exec(const struct member *m, struct task_struct *task, struct lin
 	note_init(m->run, ns_pid(task), tgid);
 	if (!ev || (doubled && !first(task, TOLD_EXEC, READ(task, self_exec_id))))
 		return;
-	forget_files(m);
+	forget_files(m, LANE_EXEC + copy);
+	own_descriptors();
 	if (tgid != m->run->init_tgid) {
 		command = !m->run->started;
 		m->run->started = 1;
@@ -281,13 +309,13 @@ INLINE u32 exit_status(struct signal_struct *signal, struct task_struct *leader)
  * Times: threads that are reaped are summed in signal, the rest is the leader
  * and this thread.
  */
-INLINE void on_exit(const struct member *m, struct task_struct *task)
+INLINE void on_exit(const struct member *m, struct task_struct *task, u32 copy)
 {
 	struct signal_struct *signal = READ(task, signal);
 	struct task_struct *leader = READ(task, group_leader), *parent;
 	struct ev_exit ev = {};
 
-	forget_files(m);
+	forget_files(m, LANE_EXIT + copy);
 	if (task != leader && (!doubled || first(task, TOLD_THREAD_EXIT, 0)))
 		add(&m->counts->thread_exits, 1);
 	/* Two last threads may both see that no thread is live any more. */

@@ -31,6 +31,7 @@ var ecsKinds = map[trace.Kind]struct{ category, typ string }{
 	trace.KindMmapWrite:  {"file", "access"},
 	trace.KindCode:       {"file", "access"},
 	trace.KindInherit:    {"file", "access"},
+	trace.KindReceive:    {"file", "access"},
 	trace.KindConnect:    {"network", "connection"},
 	trace.KindBind:       {"network", "info"},
 	trace.KindListen:     {"network", "info"},

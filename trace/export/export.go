@@ -210,6 +210,10 @@ func (x *exporter) rest(e *trace.Event) doc {
 	d.put("rule_source", e.RuleSource)
 	d.put("remedy", e.Remedy)
 	d.put("certainty", string(e.Certainty))
+	d.put("blockers", e.Blockers)
+	if e.Kind == trace.KindChown {
+		d["new_uid"], d["new_gid"] = e.NewUID, e.NewGID
+	}
 	x.restOfRun(d, e)
 	return d
 }

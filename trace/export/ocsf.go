@@ -34,6 +34,7 @@ var ocsfKinds = map[trace.Kind]struct{ class, activity int }{
 	trace.KindSignal:    {classProcess, activityOther},
 	trace.KindOpen:      {classFile, 14}, // Open
 	trace.KindInherit:   {classFile, 14},
+	trace.KindReceive:   {classFile, 14},
 	trace.KindMmapWrite: {classFile, 3}, // Update
 	trace.KindCode:      {classFile, 2}, // Read
 	trace.KindCreate:    {classFile, 1}, // Create

@@ -68,7 +68,7 @@ func num[T ~uint16 | ~uint32 | ~uint64](name string, typ Type, at func(*trace.Ev
 
 // always is a number that is written even when it is 0, if the record has what
 // it belongs to.
-func always[T ~int32 | ~uint16 | ~uint32 | ~uint64](name string, has func(*trace.Event) bool, at func(*trace.Event) T) field {
+func always[T ~int32 | ~int64 | ~uint16 | ~uint32 | ~uint64](name string, has func(*trace.Event) bool, at func(*trace.Event) T) field {
 	return field{name, Number, func(e *trace.Event, v *value) {
 		n := int64(at(e))
 		v.there, v.neg, v.num = has(e), n < 0, uint64(max(n, -n))
@@ -110,6 +110,9 @@ func target(e *trace.Event) *trace.Proc { return &e.Target }
 
 func isProc(e *trace.Event) bool { return e.Proc.Pid != 0 }
 func isLoss(e *trace.Event) bool { return e.Loss.Class != "" }
+func isChown(e *trace.Event) bool {
+	return e.Kind == trace.KindChown || e.NewUID != 0 || e.NewGID != 0
+}
 func isCall(e *trace.Event) bool { return e.Syscall != "" || e.SyscallNr != 0 }
 
 func fromKernel(e *trace.Event) bool { return e.CPUSeq != 0 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Tier 2: what calls that change names are about, where the kernel has looked
+ * the names up and before it acts (security_path_*, include/linux/security.h).
+ * The directory is locked then, so that a name cannot change. At the end of
+ * the call, where sensor.c looks, there is only what the caller's memory says.
+ *
+ * The programs are attached as long as the set is pinned: to attach them takes
+ * milliseconds, more than a run may wait. A process outside pays for one helper
+ * call in calls that change names, and nothing in others.
+ */
+#define TYPED_READS
+#include "object.h"
+
+char _license[] SEC("license") = "GPL"; /* what the kernel is told; the source is dual-licensed */
+
+/* resolved notes what the current call is about, if its end will be recorded. */
+SEPARATE int resolved(u64 mnt, u64 dentry, u64 mnt2, u64 dentry2, u64 text)
+{
+	struct object what = {{(void *)mnt, (void *)dentry}, {(void *)mnt2, (void *)dentry2}, (void *)text, 0};
+	struct note *note;
+	struct member m;
+	s32 nr;
+
+	if (!find_current(&m) || !in_command(m.run, current_pid_tgid() >> 32))
+		return 0;
+	nr = call_number(task_pt_regs(current_task_btf()));
+	if ((u32)nr >= CALLS || is_compat() || calls[nr & (CALLS - 1)].act != ACT_CHANGE)
+		return 0;
+	note = note_of(nr);
+	if (note)
+		note->object = tell_object(&m, nr, &what);
+	return 0;
+}
+
+/* in_dir is for a name in a directory: only the directory has a mount. */
+INLINE int in_dir(u64 dir, u64 dentry)
+{
+	struct path at = {};
+
+	read_kernel(&at, sizeof(at), (void *)dir);
+	return resolved((u64)at.mnt, dentry, 0, 0, 0);
+}
+
+INLINE int at_path(u64 path)
+{
+	struct path at = {};
+
+	read_kernel(&at, sizeof(at), (void *)path);
+	return resolved((u64)at.mnt, (u64)at.dentry, 0, 0, 0);
+}
+
+SEC("fentry/security_path_unlink")
+int path_unlink(u64 *ctx)
+{
+	return in_dir(ctx[0], ctx[1]);
+}
+
+SEC("fentry/security_path_rmdir")
+int path_rmdir(u64 *ctx)
+{
+	return in_dir(ctx[0], ctx[1]);
+}
+
+SEC("fentry/security_path_mkdir")
+int path_mkdir(u64 *ctx)
+{
+	return in_dir(ctx[0], ctx[1]);
+}
+
+SEC("fentry/security_path_mknod")
+int path_mknod(u64 *ctx)
+{
+	return in_dir(ctx[0], ctx[1]);
+}
+
+SEC("fentry/security_path_truncate")
+int path_truncate(u64 *ctx)
+{
+	return at_path(ctx[0]);
+}
+
+SEC("fentry/security_path_chmod")
+int path_chmod(u64 *ctx)
+{
+	return at_path(ctx[0]);
+}
+
+SEC("fentry/security_path_chown")
+int path_chown(u64 *ctx)
+{
+	return at_path(ctx[0]);
+}
+
+SEC("fentry/security_path_symlink")
+int path_symlink(u64 *ctx)
+{
+	struct path dir = {};
+
+	read_kernel(&dir, sizeof(dir), (void *)ctx[0]);
+	return resolved(0, 0, (u64)dir.mnt, ctx[1], ctx[2]);
+}
+
+/* A hard link is on one mount: the old name's is that of the new directory (fs/namei.c, do_linkat). */
+SEC("fentry/security_path_link")
+int path_link(u64 *ctx)
+{
+	struct path dir = {};
+
+	read_kernel(&dir, sizeof(dir), (void *)ctx[1]);
+	return resolved((u64)dir.mnt, ctx[0], (u64)dir.mnt, ctx[2], 0);
+}
+
+SEC("fentry/security_path_rename")
+int path_rename(u64 *ctx)
+{
+	struct path from = {}, to = {};
+
+	read_kernel(&from, sizeof(from), (void *)ctx[0]);
+	read_kernel(&to, sizeof(to), (void *)ctx[2]);
+	return resolved((u64)from.mnt, ctx[1], (u64)to.mnt, ctx[3], 0);
+}
