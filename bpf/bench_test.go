@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -99,4 +100,52 @@ func BenchmarkDecode(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// What the standing programs cost: to open a set that has them, to make one, and
+// a process of no run that renames files.
+func BenchmarkStanding(b *testing.B) {
+	for _, tier1 := range []bool{true, false} {
+		b.Run(fmt.Sprintf("tier1=%v", tier1), func(b *testing.B) {
+			h := newHost(b)
+			h.cfg.tier1 = tier1
+			start := time.Now()
+			p := h.open()
+			b.ReportMetric(time.Since(start).Seconds()*1000, "install-ms")
+			b.Logf("tier %s", p.Tier())
+			for b.Loop() {
+				start, n := time.Now(), 0
+				for ; n < 100; n++ {
+					again, err := Open(h.cfg)
+					if err != nil {
+						b.Fatal(err)
+					}
+					again.Close()
+				}
+				b.ReportMetric(float64(time.Since(start).Microseconds())/100, "open-us")
+				b.ReportMetric(renameTime(b), "rename-ns")
+			}
+		})
+	}
+}
+
+// renameTime is the least time of a rename on a tmpfs, ns.
+func renameTime(b *testing.B) float64 {
+	from, to := "/dev/shm/agentguard-bench-a", "/dev/shm/agentguard-bench-b"
+	if err := os.WriteFile(from, nil, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	defer os.Remove(from)
+	best := time.Hour
+	const n = 2000
+	for range 10 {
+		start := time.Now()
+		for range n / 2 {
+			if err := errors.Join(os.Rename(from, to), os.Rename(to, from)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		best = min(best, time.Since(start))
+	}
+	return float64(best.Nanoseconds()) / n
 }

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "6851078cdc198da3b19c418b229c98e2a5f99c03ff0f05a8da9b9ae7a59a9228"
+const objectsDigest = "c4809d27bb6898244872e77d6cd3cdad7d24d395a9488f2f64cfef955825f6ca"

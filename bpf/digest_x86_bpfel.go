@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "3718deda4cc70546ece5fe461424aa858bf3adf36ade0e4473cb2d13f69473e1"
+const objectsDigest = "5f0769a1841d5cf2cdba6906c4144d506fc65086496b36ac81bf234928b322ba"

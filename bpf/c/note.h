@@ -26,6 +26,15 @@ struct {
 	MAP_TYPE(value, struct note);
 } notes SEC(".maps");
 
+/* number is a pointer without the type that the verifier gave it: other functions take numbers. */
+INLINE u64 number(u64 pointer)
+{
+	u64 n = 0;
+
+	read_kernel(&n, sizeof(n), &pointer);
+	return n;
+}
+
 INLINE void clear_call(struct note *note)
 {
 	note->object = 0;

@@ -27,9 +27,11 @@ struct {
 
 INLINE u32 *take_lane(u32 *lane)
 {
-	u32 *taken;
+	u32 *taken, i;
 
-	for (*lane = 0; *lane < LANES; (*lane)++) {
+#pragma unroll
+	for (i = 0; i < LANES; i++) {
+		*lane = i;
 		taken = map_lookup(&lanes, lane);
 		if (taken && !__sync_lock_test_and_set(taken, 1))
 			return taken;

@@ -109,7 +109,11 @@ static long receive_step(u32 round, struct messages *msgs)
 /* report_received records the descriptors that came with a message, or with several of a vector. */
 SEPARATE int report_received(u64 run, u64 hdr, u32 messages, s32 nr)
 {
-	struct messages msgs = {.run = run, .next = hdr, .left = messages ? messages : 1, .nr = nr};
+	/*
+	 * Nothing yet, by numbers that the verifier does not know: up to 6.6 it looks
+	 * at a loop's first round only, and drops what that cannot do.
+	 */
+	struct messages msgs = {run, hdr, hdr, hdr, hdr, hdr, messages ? messages : 1, nr};
 
 	loop(RECEIVE_ROUNDS, receive_step, &msgs, 0);
 	return 0;

@@ -14,9 +14,13 @@ struct landlock_hierarchy {
 	u64 id; /* of the domain that refused: the youngest, where several would */
 } KERNEL_TYPE;
 
+enum landlock_request_type {
+	LANDLOCK_REQUEST_FS_CHANGE_TOPOLOGY = 2,
+};
+
 struct landlock_blockers {
 	u32 access;
-	u32 type;
+	enum landlock_request_type type;
 } KERNEL_TYPE;
 
 /*
@@ -62,10 +66,10 @@ int deny_access_fs(u64 *ctx)
 {
 	struct landlock_blockers *blockers = (void *)ctx[3];
 	struct path at = {};
-	u32 type = READ(blockers, type);
+	bool8 topology = READ(blockers, type) == LANDLOCK_REQUEST_FS_CHANGE_TOPOLOGY;
 
 	read_kernel(&at, sizeof(at), (void *)ctx[4]);
-	return refused_by(ctx[0], type == 2 ? REFUSED_TOPOLOGY : REFUSED_FS, READ(blockers, access), &at);
+	return refused_by(ctx[0], topology ? REFUSED_TOPOLOGY : REFUSED_FS, READ(blockers, access), &at);
 }
 
 SEC("tp_btf/landlock_deny_access_net")

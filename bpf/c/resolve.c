@@ -33,19 +33,29 @@ SEPARATE int resolved(u64 mnt, u64 dentry, u64 mnt2, u64 dentry2, u64 text)
 	return 0;
 }
 
-/* in_dir is for a name in a directory: only the directory has a mount. */
-INLINE int in_dir(u64 dir, u64 dentry)
+/* mount_of reads the mount of a struct path: where only a directory has one, its names' too. */
+INLINE u64 mount_of(u64 path)
 {
 	struct path at = {};
 
-	read_kernel(&at, sizeof(at), (void *)dir);
-	return resolved((u64)at.mnt, dentry, 0, 0, 0);
+	read_kernel(&at, sizeof(at), (void *)path);
+	return (u64)at.mnt;
+}
+
+/* in_dir is for a name in a directory. */
+INLINE int in_dir(u64 dir, u64 dentry)
+{
+	if (outside())
+		return 0;
+	return resolved(mount_of(dir), number(dentry), 0, 0, 0);
 }
 
 INLINE int at_path(u64 path)
 {
 	struct path at = {};
 
+	if (outside())
+		return 0;
 	read_kernel(&at, sizeof(at), (void *)path);
 	return resolved((u64)at.mnt, (u64)at.dentry, 0, 0, 0);
 }
@@ -95,28 +105,24 @@ int path_chown(u64 *ctx)
 SEC("fentry/security_path_symlink")
 int path_symlink(u64 *ctx)
 {
-	struct path dir = {};
-
-	read_kernel(&dir, sizeof(dir), (void *)ctx[0]);
-	return resolved(0, 0, (u64)dir.mnt, ctx[1], ctx[2]);
+	if (outside())
+		return 0;
+	return resolved(0, 0, mount_of(ctx[0]), number(ctx[1]), number(ctx[2]));
 }
 
 /* A hard link is on one mount: the old name's is that of the new directory (fs/namei.c, do_linkat). */
 SEC("fentry/security_path_link")
 int path_link(u64 *ctx)
 {
-	struct path dir = {};
-
-	read_kernel(&dir, sizeof(dir), (void *)ctx[1]);
-	return resolved((u64)dir.mnt, ctx[0], (u64)dir.mnt, ctx[2], 0);
+	if (outside())
+		return 0;
+	return resolved(mount_of(ctx[1]), number(ctx[0]), mount_of(ctx[1]), number(ctx[2]), 0);
 }
 
 SEC("fentry/security_path_rename")
 int path_rename(u64 *ctx)
 {
-	struct path from = {}, to = {};
-
-	read_kernel(&from, sizeof(from), (void *)ctx[0]);
-	read_kernel(&to, sizeof(to), (void *)ctx[2]);
-	return resolved((u64)from.mnt, ctx[1], (u64)to.mnt, ctx[3], 0);
+	if (outside())
+		return 0;
+	return resolved(mount_of(ctx[0]), number(ctx[1]), mount_of(ctx[2]), number(ctx[3]), 0);
 }

@@ -76,10 +76,16 @@ INLINE bool8 find(struct member *m, u64 id)
 	return m->counts != NULL;
 }
 
-/* find_current finds the run of the current task. A task outside pays one helper call. */
+/* outside is true of tasks below no leaf of ours: they pay one helper call. */
+INLINE bool8 outside(void)
+{
+	return current_ancestor_cgroup_id(level - 1) != parent_id;
+}
+
+/* find_current finds the run of the current task. */
 INLINE bool8 find_current(struct member *m)
 {
-	if (current_ancestor_cgroup_id(level - 1) != parent_id)
+	if (outside())
 		return 0;
 	return find(m, current_ancestor_cgroup_id(level));
 }

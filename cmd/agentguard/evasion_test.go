@@ -215,9 +215,9 @@ the denial is in the record. **marked**: the act is in the record, with a word (
 	b.WriteString(`
 Where the kernel skips a program all the same (28, by nesting), it is counted (recursion_misses) and makes the record incomplete.
 
-Weak points, in words: names of unlink, rename and the like are the caller's own text on kernels where only tracepoints can be
-had (path_source: user), and a thread that rewrites its memory at the right moment is believed. The same is true of an
-open that loses its descriptor to dup2 before it returns (fd-exit).
+Weak points, in words: where fentry programs do not load (the start record's tier), names of unlink, rename and the like are the
+caller's own text (path_source: user), and a thread that rewrites its memory at the right moment is believed. The same is true of an
+open by one of several threads that loses its descriptor to dup2 before it returns (fd-exit), and of descriptors that come with a message.
 `)
 	return b.String()
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/agentguard/agentguard/trace"
@@ -13,12 +14,14 @@ import (
 var evasions = []evasion{
 	{1, "argv_race.c", "another thread rewrites the arguments of an execve", "recorded", "the arguments that the new program has, from its own memory", checkArgvRace},
 	{1, "dup2_race.c", "another thread puts a different file at the descriptor that open returns", "marked", "every open, as fd-exit", checkDup2Race},
+	{1, "name_race.c", "another thread changes the name of a file that is removed", "marked", "the name that the kernel has looked up, with fentry; else path_source user", checkNameRace},
 	{2, "unreadable.py", "arguments in memory that cannot be read; userfaultfd", "marked", "the call with path_source unreadable; userfaultfd refused", checkUnreadable},
 	{3, "confusion.py", "relative paths, symbolic links, a directory's descriptor", "recorded", "the file's own path and inode, and the text that was given", checkConfusion},
 	{4, "io_uring.py", "io_uring", "refused", "io_uring_setup", deny(trace.KindDeny, "io_uring_setup")},
 	{5, "copy_calls.py", "copy_file_range and sendfile instead of write", "recorded", "the files opened to be written, the bytes in the totals", checkCopies},
 	{6, "mmap_write.py", "writes through a shared mapping", "recorded", "mmap_write of the file", checkMmapWrite},
 	{7, "other_names.py", "a descriptor that was opened before the sandbox", "refused", "the descriptors that the command has: 0, 1 and 2", checkInherited},
+	{7, "received.py", "a descriptor that another process sends by a unix socket", "marked", "receive with the path and the inode of the file, as fd-exit", checkReceived},
 	{8, "memfd_exec.py", "execve of a memfd", "recorded", "exec with memfd, the arguments, the digest (raced where the process ends at once)", checkMemfd},
 	{9, "deleted_exec.py", "execve of a file that is unlinked", "recorded", "exec with deleted, the path that it had, the inode, the digest", checkDeleted},
 	{10, "other_names.py", "a program by way of /proc/self/root", "recorded", "the kernel's path, /usr/bin/id, and its digest", checkProcRoot},
@@ -76,11 +79,13 @@ func checkArgvRace(r *evidence) error {
 }
 
 func checkDup2Race(r *evidence) error {
-	var acts, named uint64
+	var acts, named, alone uint64
 	for _, e := range r.find(trace.KindOpen, nil) {
 		if e.Access == "r" && (string(e.Path) == r.in("secret") || string(e.Path) == r.in("decoy")) {
 			acts += e.Times()
-			if e.PathSource != trace.PathFDExit {
+			if e.PathSource == trace.PathKernel {
+				alone += e.Times() // before there was a second thread
+			} else if e.PathSource != trace.PathFDExit {
 				return fmt.Errorf("path source %s", e.PathSource)
 			}
 			if strings.Contains(string(e.Path)+string(e.PathGiven), "secret") {
@@ -88,10 +93,37 @@ func checkDup2Race(r *evidence) error {
 			}
 		}
 	}
-	if n := r.numbers()[0][0] + 1; acts != n || named == 0 {
-		return fmt.Errorf("%d opens recorded, %d of them name the file, there were %d", acts, named, n)
+	if n := r.numbers()[0][0] + 1; acts != n || named == 0 || alone != 1 {
+		return fmt.Errorf("%d opens recorded, %d of them name the file, there were %d; %d by one thread alone", acts, named, n, alone)
 	}
 	return nil
+}
+
+// checkNameRace wants the names of what was removed where the kernel tells them,
+// and no name that pretends to be the kernel's where it does not.
+func checkNameRace(r *evidence) error {
+	var removed strings.Builder
+	source := trace.PathUser
+	if len(r.events) > 0 && strings.Contains(r.events[0].Tier, "+fentry") {
+		source = trace.PathKernel
+	}
+	for _, e := range r.find(trace.KindUnlink, nil) {
+		if e.PathSource != source {
+			return fmt.Errorf("path source %s, want %s", e.PathSource, source)
+		}
+		removed.WriteString(filepath.Base(string(e.Path)))
+	}
+	if n := removed.Len(); n != len(strings.TrimSpace(r.out)) || source == trace.PathKernel && removed.String() != strings.TrimSpace(r.out) {
+		return fmt.Errorf("recorded %s, removed %s", removed.String(), r.out)
+	}
+	return nil
+}
+
+func checkReceived(r *evidence) error {
+	n := r.numbers()[0]
+	return want("receive", r.find(trace.KindReceive, func(e *trace.Event) bool {
+		return string(e.Path) == r.in("secret") && uint64(e.FD) == n[0] && e.Ino == n[1] && e.Access == "r" && e.PathSource == trace.PathFDExit
+	}))
 }
 
 func checkUnreadable(r *evidence) error {
