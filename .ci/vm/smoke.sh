@@ -375,6 +375,43 @@ case_record() {
   "$SMOKE_BIN" trace verify --state "$state" "$id" || [[ $? == 1 ]] # sealed; the sensor may lack something here
 }
 
+# Names by fentry on every kernel, refusals by Landlock's own tracepoints from 7.3 on: those of the command's own domain too.
+case_record_tier() {
+  local id
+  mkdir -p "$workspace/real" && ln -sfn real "$workspace/link" && touch "$workspace/own"
+  ag -- python3 -c '
+import ctypes, os
+os.mkdir("link/d")
+def tried(f):
+    try: f()
+    except PermissionError: pass
+tried(lambda: os.open("/proc/self/comm", os.O_WRONLY))
+libc = ctypes.CDLL(None)
+rules = libc.syscall(444, bytes([4] + [0] * 7), 8, 0)  # handles fs.read_file, grants none
+libc.prctl(38, 1, 0, 0, 0)
+libc.syscall(446, rules, 0)
+tried(lambda: os.open("own", os.O_RDONLY))
+'
+  # shellcheck disable=SC2012 # ids of ours
+  id=$(ls -t "$state/runs" | head -n 1)
+  python3 - "$state/runs/$id/trace.jsonl" "$workspace" "$(uname -r)" <<'EOF'
+import json, sys
+record, workspace, release = sys.argv[1:]
+told = tuple(int(n) for n in release.split(".")[:2]) >= (7, 3)
+events = [e for e in map(json.loads, open(record)) if e["kind"] == "start" or e.get("phase") == "command"]
+want = "tracepoints+fentry" + "+landlock" * told
+assert events[0]["tier"] == want, events[0]
+made = [e for e in events if e["kind"] == "mkdir"]
+assert [(e["path"], e["path_source"], e["path_given"]) for e in made] == [(workspace + "/real/d", "kernel", "link/d")], made
+refused = {e["path"].rsplit("/", 1)[-1]: e for e in events if e["kind"] == "open" and e.get("errno") == "EACCES"}
+comm, own = refused["comm"], refused["own"]
+assert comm["layer"] == "landlock" and comm["certainty"] == ("certain" if told else "inferred"), comm
+if told:
+    assert comm["path_source"] == "kernel" and "fs.write_file" in comm["blockers"] and comm["path"] != "/proc/self/comm", comm
+    assert own["layer"] == "none" and own["blockers"] == "fs.read_file" and own["path_source"] == "kernel", own
+EOF
+}
+
 # The supervisor is killed -9: the run must die with it.
 case_supervisor_killed() {
   local pid
@@ -416,7 +453,7 @@ agentguard_case() {
 
 mkdir -p "$workspace"
 agentguard_cases=(true exit_status cow env shadow host_pid tcp_connect udp_send udplite io_uring allowlist memory_limit pids_limit wall_limit
-  workspace_root workspace_user workspace_ro record supervisor_killed nothing_left)
+  workspace_root workspace_user workspace_ro record record_tier supervisor_killed nothing_left)
 for c in "${agentguard_cases[@]}"; do run_case "agentguard: ${c//_/ }" agentguard_case "case_$c"; done
 
 echo "# smoke: total=$count failed=$failed skipped=$skipped"
