@@ -5,7 +5,9 @@
 // The cgroup programs stay attached to the parent cgroup of all runs, so that
 // they still bite when the supervisor is dead; the sensor's tracepoints are
 // attached only while a run lives, because every process of the host pays for
-// them. A run is one map entry, keyed by the id of its leaf cgroup.
+// them. The standing programs, where the kernel takes them, are attached as long
+// as the set is pinned: who changes no names and is not refused by Landlock pays
+// nothing for those (docs/decisions/0021). A run is one map entry, keyed by the id of its leaf cgroup.
 //
 // Everything in a record comes from kernel objects unless its field says that
 // it was read from user memory.

@@ -25,7 +25,7 @@ type object struct {
 }
 
 // maxObjects bounds the threads that are remembered: one that dies inside a call leaves its object behind.
-const maxObjects = 4096
+const maxObjects = 1024
 
 // keep remembers the object of an event whose slices are the reader's.
 func (o *objects) keep(b *bpf.Event) {

@@ -193,7 +193,7 @@ EOF
 # debris prints what a run could leave: cgroups, mounts, processes (kernel threads aside), BPF objects, runtime files.
 debris() {
   bpf_objects
-  find /sys/fs/cgroup -mindepth 1 -type d | sort
+  find /sys/fs/cgroup -mindepth 1 -type d -not -name 'agentguard*-net' | sort # which the first run with an allowlist makes
   awk '{ print "mount", $5 }' /proc/self/mountinfo | sort
   ps -e -o ppid=,comm= | awk '$1 != 2 && $2 !~ /^(ps|awk|sort|bash|smoke.sh)$/ { print "process", $2 }' | sort
   find /run /tmp /dev/shm -mindepth 1 -not -path '/run/agentguard/bpf/*' -not -path '/run/agentguard/code/*' 2>/dev/null | sed 's/^/file /' | sort
