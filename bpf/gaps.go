@@ -30,6 +30,7 @@ const (
 // gapTracker follows the sequence numbers.
 type gapTracker struct {
 	mu   sync.Mutex
+	from uint64 // position before the first event
 	read uint64
 	late uint64 // came after their gap was given out
 	cpus []cpuSequence
@@ -42,6 +43,15 @@ type cpuSequence struct {
 	gaps []Gap
 }
 
+// begin notes the position before the first event: whatever is lost comes after it.
+func (t *gapTracker) begin(pos uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.read == 0 {
+		t.from = pos
+	}
+}
+
 // see takes the number of an event that is to be delivered at pos. It is false
 // for one whose gap was given out before: it is counted as lost already.
 func (t *gapTracker) see(ev *Event, pos uint64) bool {
@@ -49,7 +59,7 @@ func (t *gapTracker) see(ev *Event, pos uint64) bool {
 	defer t.mu.Unlock()
 	t.read++
 	for len(t.cpus) <= ev.CPU {
-		t.cpus = append(t.cpus, cpuSequence{})
+		t.cpus = append(t.cpus, cpuSequence{pos: t.from})
 	}
 	c := &t.cpus[ev.CPU]
 	if ev.Seq < c.next {
@@ -135,7 +145,7 @@ func (t *gapTracker) rest(counters []counterValue) (read, late uint64, gaps []Ga
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for cpu := range counters {
-		var c cpuSequence
+		c := cpuSequence{pos: t.from}
 		if cpu < len(t.cpus) {
 			c = t.cpus[cpu]
 		}

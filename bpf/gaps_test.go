@@ -26,6 +26,24 @@ func show(gaps []Gap) string {
 	return strings.Join(s, " ")
 }
 
+// What is lost before the first event of a CPU lies after what the record had by then.
+func TestGapsBegin(t *testing.T) {
+	var g gapTracker
+	g.begin(7)
+	number(&g, 1)
+	_, _, gaps := g.rest(make([]counterValue, 3))
+	if got := show(gaps); got != "0-0:1 @7-0" {
+		t.Errorf("got %s", got)
+	}
+	g.begin(9) // another Read of the same run
+	counters := make([]counterValue, 4)
+	counters[3].Seq = 1
+	_, _, gaps = g.rest(counters)
+	if got := show(gaps); !strings.HasSuffix(got, "0-0:1 @7-0") {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestGaps(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -192,6 +192,7 @@ func (r *Run) Read(fn func(*Event) error) (err error) {
 		return fmt.Errorf("bpf: brake: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	r.gaps.begin(r.position())
 	r.reader.SetDeadline(time.Unix(1, 0)) // it reads what there is, and never waits
 	for {
 		last := r.stopping.Load()
