@@ -265,7 +265,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	for i := range r.rec.denied.first {
 		res.Denials.First = append(res.Denials.First, runs.NewDenial(&r.rec.denied.first[i]))
 	}
-	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(verdict), Records: sum.Records + 1, Lost: sum.Lost, Findings: why}
+	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(verdict), Records: sum.Records + 1, Lost: sum.Lost, Findings: why, Tier: r.tier()}
 	return sum
 }
 

@@ -153,7 +153,8 @@ func (c *Changes) Counted() string {
 // Record says where the record is and how complete.
 type Record struct {
 	Path     string   `json:"path"`
-	Verdict  string   `json:"verdict"` // trace.Judgement
+	Verdict  string   `json:"verdict"`        // trace.Judgement
+	Tier     string   `json:"tier,omitempty"` // which sensor programs were at work, as in its start record
 	Records  uint64   `json:"records"`
 	Lost     uint64   `json:"lost"`
 	Findings []string `json:"findings,omitempty"` // reasons against completeness
