@@ -64,8 +64,9 @@ func loadSensorFor(cfg Config, parent uint64, shared map[string]*ebpf.Map) (*ebp
 // verifier does not follow them, with reads by a helper (c/kernel.h, READ).
 func loadTyped(typed func() (*ebpf.CollectionSpec, error), cfg Config, parent uint64, shared map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	if !cfg.untyped {
-		if c, err := load(typed, cfg, parent, shared); err == nil {
-			return c, nil
+		c, err := load(typed, cfg, parent, shared)
+		if err == nil || errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EPERM) {
+			return c, err // not the verifier's answer
 		}
 	}
 	return load(func() (*ebpf.CollectionSpec, error) {
