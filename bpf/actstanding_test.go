@@ -97,9 +97,13 @@ func actRefused(args []string) error {
 		got  error
 		want unix.Errno
 	}{
-		{read, unix.EACCES}, {create, unix.EACCES}, {unix.Unlink(link + "/f"), unix.EACCES}, {unix.Mkdir(link+"/d", 0o700), unix.EACCES},
+		{read, unix.EACCES},
+		{create, unix.EACCES},
+		{unix.Unlink(link + "/f"), unix.EACCES},
+		{unix.Mkdir(link+"/d", 0o700), unix.EACCES},
 		{unix.Rename(filepath.Join(args[0], "ok/g"), link+"/g"), unix.EACCES},
-		{unix.Unlink(filepath.Join(args[0], "ok/none")), unix.ENOENT}, {unix.Chmod("/none", 0), unix.ENOENT},
+		{unix.Unlink(filepath.Join(args[0], "ok/none")), unix.ENOENT},
+		{unix.Chmod("/none", 0), unix.ENOENT},
 		{unix.Setpriority(unix.PRIO_PROCESS, 1, -20), 0}, // root's own right: no refusal
 	} {
 		if try.got != try.want && (try.want != 0 || try.got != nil) {

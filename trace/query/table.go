@@ -54,7 +54,9 @@ var fields = []field{
 	{"dev", Text, device, nil},
 	num("ino", Number, func(e *trace.Event) uint64 { return e.Ino }),
 	num("ctime", Span, func(e *trace.Event) uint64 { return uint64(max(e.Ctime, 0)) }),
-	always("fd", func(e *trace.Event) bool { return e.FD != 0 || e.Kind == trace.KindInherit || e.Kind == trace.KindReceive }, func(e *trace.Event) int32 { return e.FD }),
+	always("fd", func(e *trace.Event) bool {
+		return e.FD != 0 || e.Kind == trace.KindInherit || e.Kind == trace.KindReceive
+	}, func(e *trace.Event) int32 { return e.FD }),
 	flag("memfd", func(e *trace.Event) bool { return e.Memfd }),
 	flag("deleted", func(e *trace.Event) bool { return e.Deleted }),
 	raw("name", func(e *trace.Event) []byte { return e.Name }),
