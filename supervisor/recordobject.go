@@ -69,19 +69,19 @@ func (r *recorder) resolve(b *bpf.Event) {
 	case !x.path.Rooted:
 		return
 	default:
-		e.Path, e.PathGiven, e.PathLen = x.path.Text, given(e.PathGiven, e.Path, x.path.Text), cutLen(&x.path)
+		e.Path, e.PathGiven, e.PathLen = x.path.Text, asGiven(e.PathGiven, e.Path, x.path.Text), cutLen(&x.path)
 	}
 	e.PathSource = trace.PathKernel
 	if x.to.Rooted {
-		e.To, e.ToGiven, e.ToLen = x.to.Text, given(e.ToGiven, e.To, x.to.Text), cutLen(&x.to)
+		e.To, e.ToGiven, e.ToLen = x.to.Text, asGiven(e.ToGiven, e.To, x.to.Text), cutLen(&x.to)
 	}
 	if x.ino != 0 {
 		e.DevMajor, e.DevMinor, e.Ino = unix.Major(x.dev), unix.Minor(x.dev), x.ino
 	}
 }
 
-// given is what the command wrote, when that is not what it means.
-func given(as, was, is []byte) []byte {
+// asGiven is what the command wrote, when that is not what it means.
+func asGiven(as, was, is []byte) []byte {
 	if as == nil {
 		as = was
 	}
@@ -99,7 +99,7 @@ func (r *recorder) inRefused(x *object) {
 		return
 	}
 	full := []byte(path.Join(string(x.path.Text), path.Base(string(e.Path))))
-	e.PathGiven = given(e.PathGiven, e.Path, full)
+	e.PathGiven = asGiven(e.PathGiven, e.Path, full)
 	e.Path, e.PathLen = full, 0
 }
 
