@@ -17,7 +17,13 @@ deb=$(tr -c 'A-Za-z0-9.+~\n' + <<<"$deb")
 make -s install BIN="$bin" DESTDIR="$root" PREFIX=/usr
 doc=$root/usr/share/doc/agentguard
 rm "$doc/LICENSE" # Debian's copyright file names where it is
-mv "$doc/CHANGELOG.md" "$doc/changelog"
+cat >"$doc/changelog" <<END
+agentguard ($deb) unstable; urgency=medium
+
+  * Built from its source; what changed is in CHANGELOG.md.
+
+ -- $(sed -n 's/^Maintainer: //p' packaging/deb/control)  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+END
 gzip -9n "$doc/changelog" "$root"/usr/share/man/man1/*.1
 install -m 644 packaging/deb/copyright "$doc/copyright"
 
