@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/agentguard/agentguard/policy"
 )
 
 // pages are the texts that people copy from.
@@ -124,6 +126,20 @@ func parses(line []string) error {
 		return c.ValidateArgs(args)
 	}
 	return nil
+}
+
+// TestPoliciesInTexts reads every policy on the pages as exec -p would.
+func TestPoliciesInTexts(t *testing.T) {
+	for name, text := range pages(t) {
+		for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(m[1], "ceiling:") {
+				continue // package policy reads these
+			}
+			if _, err := policy.Parse("/policy.yaml", []byte(m[1])); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
 }
 
 // literals are the string literals of the program's own packages.
