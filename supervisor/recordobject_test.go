@@ -72,7 +72,7 @@ func TestRecordRefusalsOfLandlock(t *testing.T) {
 		blockers, rule, remedy string
 	}{
 		{"a file", about(read, bpf.ObjectInfo{Path: rooted("/home/u/data"), Inode: 4, Dev: 1, Refused: true}), "/home/u/data", trace.LayerLandlock, "fs.read_file", clauseReadOnly, "--ro /home/u/data"},
-		{"a name in a directory", about(create, bpf.ObjectInfo{Path: rooted("/home/u"), Refused: true}), "/home/u/new", trace.LayerLandlock, "fs.make_reg", clauseReadOnly, "--rw /home/u"},
+		{"a name in a directory", about(create, bpf.ObjectInfo{Path: rooted("/home/u/d"), Refused: true}), "/home/u/d/new", trace.LayerLandlock, "fs.make_reg", clauseReadOnly, "--rw /home/u/d"},
 		{"a rename between directories", []bpf.Event{by(changed(unix.SYS_RENAMEAT2, -int64(unix.EXDEV), "/srv/ws/a", "/srv/ws/b"), bpf.RefusedFS, 1<<13)}, "/srv/ws/a", trace.LayerLandlock, "fs.refer", "filesystem.workspace", "--rw /srv/ws"},
 		{"a signal", []bpf.Event{by(denied(unix.SYS_KILL, unix.EPERM), bpf.RefusedSignal, 0)}, "", trace.LayerLandlock, "scope.signal", "", ""},
 		{"a sandbox of the command's own", []bpf.Event{own}, "/srv/ws/x", trace.LayerNone, "fs.read_file", "", ""},
