@@ -95,6 +95,7 @@ type stormy struct {
 	onLoss   string
 	ring     int   // bytes; 0: the default
 	maxTrace int64 // bytes; 0: the default
+	padding  int   // bytes of the environment, which each execve makes events of
 }
 
 func (c stormy) run(t *testing.T) (*runs.Result, *storm) {
@@ -112,6 +113,7 @@ func (c stormy) run(t *testing.T) (*runs.Result, *storm) {
 		{Name: "pids", Value: "none"},
 		{Name: "env", Value: actVariable + "=" + c.act},
 		{Name: "env", Value: "GOMAXPROCS=2"},
+		{Name: "env", Value: "PADDING=" + strings.Repeat("x", c.padding)},
 	})
 	must(t, err)
 	p, err := policy.Merge(policy.Defaults(policy.Context{MemTotal: 8 << 30, Cwd: ws}), flags)
@@ -230,7 +232,7 @@ func TestLossesAddUp(t *testing.T) {
 // The same of processes, of whose events none may be left out for the others.
 func TestLostProcessesAddUp(t *testing.T) {
 	n := stormOf(t, 20_000) / 4
-	res, got := stormy{act: "process-storm", n: n, onLoss: "record", ring: 64 << 10}.run(t)
+	res, got := stormy{act: "process-storm", n: n, onLoss: "record", ring: 64 << 10, padding: 64_000}.run(t)
 	for kind, kept := range map[string]uint64{"exec": got.acts[trace.KindExec], "exit": got.acts[trace.KindExit], "fork": got.born + 1} {
 		lost := got.counts["lost."+kind]
 		t.Logf("%s: %d kept, %d lost in %d losses", kind, kept, lost, len(got.losses))
