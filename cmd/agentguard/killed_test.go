@@ -51,7 +51,7 @@ func TestKilledSupervisor(t *testing.T) {
 		wait.Go(func() {
 			for i := lane; i < kills(t); i += lanes {
 				k := &killed{t: t, state: state, mark: fmt.Sprintf("3153600%d.%d", i, os.Getpid())}
-				what := k.run(moment(r))
+				what := k.run(randomMoment(r))
 				mu.Lock()
 				tally[what]++
 				mu.Unlock()
@@ -71,11 +71,18 @@ func TestKilledSupervisor(t *testing.T) {
 	}
 }
 
-// moment is when a supervisor is killed: while it begins, while the run lives
-// but nothing of it is proven, or after one checkpoint or two.
-func moment(r *rand.Rand) time.Duration {
-	longest := []time.Duration{60, 60, 400, 2600}[r.IntN(4)]
-	return time.Duration(r.Int64N(int64(longest * time.Millisecond)))
+// moment is when a supervisor is killed: while it begins, or so long after its
+// run has a directory, when nothing of the record may be proven yet, or all up to
+// the first checkpoint or two.
+type moment struct {
+	begun bool
+	after time.Duration
+}
+
+func randomMoment(r *rand.Rand) moment {
+	longest := []time.Duration{40, 60, 400, 2600}
+	i := r.IntN(len(longest))
+	return moment{i > 0, time.Duration(r.Int64N(int64(longest[i] * time.Millisecond)))}
 }
 
 // killed is one run whose supervisor is killed.
@@ -86,7 +93,8 @@ type killed struct {
 }
 
 // run returns how far the record of the run came.
-func (k *killed) run(after time.Duration) string {
+func (k *killed) run(when moment) string {
+	before := len(k.dirs())
 	cmd := exec.Command(agentguard(), "exec", "-q", "--state", k.state, "--", "/bin/sh", "-c",
 		"sleep "+k.mark+" & while :; do /bin/true; sleep 0.01; done")
 	cmd.Dir = "/usr"
@@ -94,24 +102,29 @@ func (k *killed) run(after time.Duration) string {
 		k.t.Error(err)
 		return "error"
 	}
-	time.Sleep(after)
+	for deadline := time.Now().Add(10 * time.Second); when.begun && len(k.dirs()) == before && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(when.after)
 	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
 		k.t.Error(err)
 	}
 	_ = cmd.Wait() // killed
 	k.dead()
-	dirs, _ := filepath.Glob(k.state + "/runs/*")
-	if len(dirs) == 0 {
+	dirs := k.dirs()
+	if len(dirs) == before {
 		return "no run"
 	}
 	dir := dirs[len(dirs)-1]
-	if _, err := os.Stat(dir + "/seal.json"); err == nil {
-		return "no run" // that is the one before, which was recovered
-	}
 	if _, err := os.Stat(dir + "/trace.jsonl"); err != nil {
 		return "no record"
 	}
 	return k.check(dir)
+}
+
+func (k *killed) dirs() []string {
+	dirs, _ := filepath.Glob(k.state + "/runs/*")
+	return dirs
 }
 
 // dead waits until the run's processes are gone.
