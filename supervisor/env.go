@@ -48,6 +48,19 @@ func buildEnv(p *policy.Policy, caller []string, view []Entry, hasBash bool, fou
 	return env
 }
 
+// addTerminal adds what describes the caller's terminal besides TERM, and what a
+// person wants to see on it (no-color.org), where the policy says nothing.
+func addTerminal(env, caller []string) []string {
+	for _, name := range []string{"COLORTERM", "NO_COLOR"} {
+		has := func(kv string) bool { return strings.HasPrefix(kv, name+"=") }
+		if i := slices.IndexFunc(caller, has); i >= 0 && !slices.ContainsFunc(env, has) {
+			env = append(env, caller[i])
+		}
+	}
+	slices.Sort(env)
+	return env
+}
+
 // visiblePath keeps the absolute directories that the view shows; moved has those
 // that it shows under another name.
 func visiblePath(dirs []string, view []Entry, moved map[string]string) string {

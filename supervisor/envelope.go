@@ -51,6 +51,7 @@ func (r *Run) envelope() error {
 		return err
 	}
 	r.followNetwork()
+	r.begins()
 	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
 		return err
 	}

@@ -143,6 +143,9 @@ func newPlan(in planInput) (*Plan, error) {
 		plan.SeccompExtra = append(plan.SeccompExtra, s.Value)
 	}
 	plan.Env = buildEnv(p, in.environ, view, h.bash, &in.grants.found)
+	if in.terminal {
+		plan.Env = addTerminal(plan.Env, in.environ)
+	}
 	for _, kv := range plan.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		plan.EnvNames = append(plan.EnvNames, name)

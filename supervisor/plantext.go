@@ -26,6 +26,9 @@ func (p *Plan) WriteText(w io.Writer) error {
 	}
 	row("command", "%s", trace.QuoteArgs(p.Argv, 4096))
 	row("directory", "%s", trace.Quote(p.Dir))
+	if p.Terminal {
+		row("terminal", "one of its own")
+	}
 	row("user", "%d:%d, %s; no capability, no_new_privs", p.Identity.UID, p.Identity.GID, p.Identity.Why)
 	for i := range p.View {
 		if e := &p.View[i]; !e.system && e.pinned == "" {

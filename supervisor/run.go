@@ -28,12 +28,13 @@ type Config struct {
 
 	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
 
-	Continue *Staged          // what this run begins with; nil: nothing
-	TTY      string           // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
-	StateDir string           // "" is the default of the user
-	SealFile string           // the administrator's anchor.Config; "": none
-	Signals  <-chan os.Signal // forwarded to the command; nil: none
-	Log      zerolog.Logger   // the operational log, never the record
+	Continue *Staged           // what this run begins with; nil: nothing
+	TTY      string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
+	StateDir string            // "" is the default of the user
+	SealFile string            // the administrator's anchor.Config; "": none
+	Slow     func(step string) // told once what a start of more than a second is at; nil: nobody asks
+	Signals  <-chan os.Signal  // forwarded to the command; nil: none
+	Log      zerolog.Logger    // the operational log, never the record
 
 	ringBytes int // of the sensor's ring; 0 is its default; tests have small ones
 }
@@ -58,6 +59,7 @@ type Run struct {
 	tty        *tty          // the run's own terminal; nil: it has none
 	stops      chan struct{} // the command was stopped
 	freezer    freezer
+	begins     func()   // the start is over: nobody is told any more that it takes long
 	lock       *os.File // tells other starts that we live
 	leaf       *cgroup.Leaf
 	views      map[string]*os.File // the leaf's directories, shown inside
@@ -161,6 +163,7 @@ func Execute(ctx context.Context, cfg Config) (*runs.Result, error) {
 	r, started := newRun(cfg), time.Now()
 	slowMonitor(launchSlack)
 	growStack()
+	r.begins = r.timing.tellSlow(cfg.Slow)
 	o := r.order()
 	err := r.steps(o.opening)
 	if err == nil {
@@ -190,7 +193,7 @@ func Prepare(cfg Config) (*Run, error) {
 }
 
 func newRun(cfg Config) *Run {
-	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}, stops: make(chan struct{}, 1)}
+	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}, stops: make(chan struct{}, 1), begins: func() {}}
 	r.timing.start()
 	return r
 }
@@ -347,6 +350,7 @@ func (r *Run) decide() error {
 // fail ends a run that could not start: whatever was born dies here, and the
 // run's directory, which holds no record of a command, goes.
 func (r *Run) fail(err error) error {
+	r.begins()
 	r.cfg.Log.Error().Err(err).Msg("the run could not start")
 	why := r.explain(err) // while the granted paths are still open: it looks below them
 	if cerr := r.Close(); cerr != nil {

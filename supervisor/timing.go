@@ -20,6 +20,7 @@ type timing struct {
 	mu    sync.Mutex
 	marks []mark
 	last  time.Time // end of the last step of the main list
+	now   string    // the step that was begun last
 }
 
 func (t *timing) start() {
@@ -30,9 +31,45 @@ func (t *timing) start() {
 // step takes a step and notes its time.
 func (t *timing) step(s step) error {
 	began := time.Now()
+	t.mu.Lock()
+	t.now = s.name
+	t.mu.Unlock()
 	err := s.do()
 	t.add(s.name, began)
 	return err
+}
+
+// current is the step that was begun last.
+func (t *timing) current() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now
+}
+
+// slowAfter is how long a start may take before a person is told what it is at.
+const slowAfter = time.Second
+
+// tellSlow calls slow with the step under way when a start takes long, unless stop
+// was called: not while a command runs, nor when it has been refused.
+func (t *timing) tellSlow(slow func(step string)) (stop func()) {
+	if slow == nil {
+		return func() {}
+	}
+	var mu sync.Mutex
+	over := false
+	timer := time.AfterFunc(slowAfter, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			slow(t.current())
+		}
+	})
+	return func() {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+	}
 }
 
 // mark ends a step of the main list that began where the one before ended.

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -182,7 +184,7 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		TTY: f.tty, StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
+		TTY: f.tty, Slow: f.tellSlow(), StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
 	}
 	if cfg.Continue, err = f.continued(pol); err != nil {
 		return nil, nil, err
@@ -202,13 +204,32 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	return nil, nil, printPlan(r.Plan(), out, f.verbose)
 }
 
+// tellSlow is for a person who waits for a start.
+func (f *execFlags) tellSlow() func(string) {
+	if f.quiet || f.dryRun || !isTerminal(os.Stderr) {
+		return nil
+	}
+	return func(step string) { tell("still starting (%s)", step) }
+}
+
 // log is the operational log: silent unless -v, and never on stdout.
 func (f *execFlags) log() zerolog.Logger {
 	if !f.verbose {
 		return zerolog.Nop()
 	}
 	w := zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: "15:04:05.000"}
+	if isTerminal(os.Stderr) {
+		w.Out = crlf{os.Stderr}
+	}
 	return zerolog.New(w).With().Timestamp().Logger()
+}
+
+// crlf ends lines as a terminal in raw mode needs them.
+type crlf struct{ to io.Writer }
+
+func (c crlf) Write(b []byte) (int, error) {
+	_, err := c.to.Write(bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n")))
+	return len(b), err
 }
 
 // policy merges defaults, the administrator's file, the named files and the
