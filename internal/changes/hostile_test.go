@@ -82,6 +82,9 @@ func TestDeepTree(t *testing.T) {
 func TestManyFiles(t *testing.T) {
 	testenv.Root(t)
 	n := 2000
+	if testing.Short() {
+		n = 300
+	}
 	if s := os.Getenv("AGENTGUARD_TEST_FILES"); s != "" {
 		var err error
 		n, err = strconv.Atoi(s)

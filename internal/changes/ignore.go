@@ -18,7 +18,7 @@ type ignores struct {
 // Bounds of what is read and done. What is beyond them is
 // not ignored, and so is listed.
 const (
-	maxRules       = 20000 // of all files together
+	maxRules       = 8000 // of all files together
 	maxParts       = 32
 	maxComparisons = 16 << 20
 )
