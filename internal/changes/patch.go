@@ -69,12 +69,34 @@ func (p *Patcher) change(c *Change, list []Change) {
 		p.inGit++
 	case c.Op == Renamed:
 		p.renamed(c, list)
+	case o != nil && n != nil && o.Type == Dir && n.Type != Dir && p.Set.emptied(c.Entry):
+		p.leftOut(c, "it takes the place of a directory with empty ones in it, which git does not know and so cannot remove")
 	case o != nil && n != nil && o.Type != n.Type:
 		p.object(c, o, nil)
 		p.object(c, nil, n)
 	default:
 		p.object(c, o, n)
 	}
+}
+
+// emptied reports a directory that was deleted, at or below e, without a file or
+// link anywhere in it.
+func (s *Set) emptied(e *Entry) bool {
+	last := e.N
+	for last < len(s.Entries) && s.Entries[last].Parent >= e.N {
+		last++
+	}
+	full := map[int]bool{}
+	for n := last; n >= e.N; n-- { // what is in a directory comes after it
+		d := s.at(n)
+		if d.Old != nil && d.Old.Type == Dir && !full[n] {
+			return true
+		}
+		if d.Old != nil {
+			full[d.Parent] = true
+		}
+	}
+	return false
 }
 
 // object writes one side turning into the other; nil is /dev/null.
