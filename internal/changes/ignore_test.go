@@ -41,7 +41,7 @@ func TestIgnores(t *testing.T) {
 func TestIgnoresBounded(t *testing.T) {
 	line := strings.Repeat("**/*a*a*a*a*a*a*b/", 15) + "x\n"
 	g := newIgnores(func(string) []byte { return []byte(strings.Repeat(line, 4000)) })
-	g.left = 1 << 20
+	g.left = 1 << 17
 	p := strings.Repeat(strings.Repeat("a", 200)+"/", 200) + "y"
 	for range 20 {
 		if ignored(g, p, false) {
