@@ -214,9 +214,9 @@ func (s *server) useRaw(role Role, file *os.File) error {
 		return err
 	}
 	if role == Raw4 {
-		s.raw[0] = f
+		s.raw[0].Store(f)
 	} else {
-		s.raw[1] = f
+		s.raw[1].Store(f)
 	}
 	return nil
 }
@@ -243,7 +243,7 @@ func duplicate(file *os.File) (*os.File, error) {
 
 // inject sends a packet into the namespace.
 func (s *server) inject(packet []byte, to netip.Addr) {
-	raw := s.raw[familyIndex(to)]
+	raw := s.raw[familyIndex(to)].Load()
 	if raw == nil {
 		return
 	}

@@ -41,9 +41,9 @@ type server struct {
 
 	flows   *flows
 	holder  *holder
-	raw     [2]*os.File   // send whole packets into the namespace, by family
-	sockets chan int      // of the namespace, for published ports
-	inside  chan struct{} // slots of connects to those
+	raw     [2]atomic.Pointer[os.File] // send whole packets into the namespace, by family
+	sockets chan int                   // of the namespace, for published ports
+	inside  chan struct{}              // slots of connects to those
 }
 
 func newServer(cfg *Config, events *reporter) *server {
