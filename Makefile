@@ -129,7 +129,7 @@ check-licenses:
 .PHONY: check-scripts
 check-scripts:
 	@.ci/deps.sh check
-	git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck -S warning
+	git ls-files -z '*.sh' .ci/run packaging/deb/p\* docs/examples/agentguard-shell | xargs -0 -r shellcheck -S warning
 
 .PHONY: check-tree
 check-tree:
