@@ -46,7 +46,7 @@ row() {
 		keep "$name"
 		return
 	fi
-	if ! got=$(bash -c "$version" 2>&1) || [[ -z $got ]]; then
+	if ! got=$(bash -c "$version" 2>"$work/err"); then
 		echo "missing  $name"
 		[[ $want == no ]] || bad=1
 		keep "$name"
@@ -59,7 +59,8 @@ row() {
 		keep "$name"
 		return
 	fi
-	want=${want%,user} got=$(head -n 1 <<<"$got" | tr -cd '[:print:]' | cut -c 1-40 | sed 's/ *$//')
+	[[ -n $got ]] || got=$(<"$work/err")
+	want=${want%,user} got=$(head -n 1 <<<"$got" | sed 's/\x1b[^m]*m//g' | tr -cd '[:print:]' | cut -c 1-40 | sed 's/ *$//')
 	for mode in cow rw ro; do
 		local cell=no
 		if once "$name" '' "$mode" "$script"; then

@@ -22,7 +22,7 @@ func (r *Run) explain(err error) error {
 	case se.Step.Stage == "exec" && errors.Is(se.Errno, unix.ENOENT):
 		return r.notFound()
 	case se.Step.Stage == "exec":
-		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: execHint(se.Errno)}
+		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: r.execHint(se.Errno)}
 	case se.Step.Label == openLabel:
 		return &Refusal{What: "this kernel has no overlay file system, which shows a directory copy-on-write", Err: se.Errno, Remedy: "use --mode ro, or --mode rw to write in place"}
 	case strings.HasPrefix(se.Step.Label, createLabel):
@@ -31,11 +31,4 @@ func (r *Run) explain(err error) error {
 		return &Refusal{What: "the canary found a layer that does not bite", Err: err, Remedy: "nothing was run; see agentguard doctor"}
 	}
 	return &Refusal{What: "the envelope could not be put on", Err: err, Remedy: "nothing was run; see agentguard doctor"}
-}
-
-func execHint(errno error) string {
-	if errors.Is(errno, unix.ENOEXEC) {
-		return "it is neither a program for this machine nor a script with a #! line; name the interpreter"
-	}
-	return ""
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -51,6 +52,31 @@ func (r *Run) missing() *Refusal {
 		}
 	}
 	return ref
+}
+
+// execHint says what a program that is there lacks.
+func (r *Run) execHint(errno error) (hint string) {
+	if errors.Is(errno, unix.ENOEXEC) {
+		return "it is neither a program for this machine nor a script with a #! line; name the interpreter"
+	}
+	if !errors.Is(errno, unix.EACCES) {
+		return ""
+	}
+	_ = r.caller.As(func() error {
+		p := r.plan.Argv[0]
+		if h, present := r.presentInside(); h != nil {
+			p = present
+		}
+		switch st, err := os.Stat(p); {
+		case err != nil:
+		case st.IsDir():
+			hint = "it is a directory"
+		case st.Mode()&0o111 == 0:
+			hint = "it is not marked executable: chmod +x, or name its interpreter"
+		}
+		return nil
+	})
+	return hint
 }
 
 // shebang is the interpreter that a script's first line names, as the kernel
