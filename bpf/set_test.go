@@ -38,7 +38,13 @@ func TestOpenIsIdempotentAndConcurrent(t *testing.T) {
 // What does not verify is built again: a pin that is gone, a link that joins another program.
 func TestDamagedSetIsReplaced(t *testing.T) {
 	for name, damage := range map[string]func(p *Programs) error{
-		"link gone":    func(p *Programs) error { return os.Remove(p.pin("l_connect4")) },
+		"link gone": func(p *Programs) error { return os.Remove(p.pin("l_connect4")) },
+		"standing link gone": func(p *Programs) error {
+			if !p.resolves { // there is none
+				return os.Remove(p.pin("l_connect4"))
+			}
+			return os.Remove(p.pin("l_path_rename"))
+		},
 		"map gone":     func(p *Programs) error { return os.Remove(p.pin("runs")) },
 		"program gone": func(p *Programs) error { return os.Remove(p.pin("p_sys_exit")) },
 		"other program": func(p *Programs) error {
