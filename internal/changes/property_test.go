@@ -89,6 +89,7 @@ func TestCommitCrash(t *testing.T) {
 		backup := t.TempDir()
 		run(t, "cp", "-a", c.base+"/.", backup)
 		for at := 0; ; at++ {
+			_ = unix.Removexattr(c.base, "user.t") // cp -a sets what there was, and takes nothing away
 			run(t, "sh", "-c", "chmod 00755 \"$1\"; rm -rf \"$1\"/..?* \"$1\"/.[!.]* \"$1\"/*; cp -a \"$2\"/. \"$1\"", "sh", c.base, backup)
 			c.newJournal(t)
 			where, over := c.crash(t, at)
