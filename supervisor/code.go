@@ -61,13 +61,14 @@ func (r *Run) beginCode(w *trace.Writer) error {
 	if err != nil {
 		return fmt.Errorf("the run's mount namespace: %w", err)
 	}
-	r.release.push("mount namespace", ns.Close)
+	r.code.held = append(r.code.held, ns)
+	r.release.push("mounts of the run", r.code.letGo)
 	root, err := unix.FcntlInt(r.materials.mounts.root.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
 	r.code.w, r.code.root = w, os.NewFile(uintptr(root), "root of the run")
-	r.release.push("root of the run", r.code.root.Close)
+	r.code.held = append(r.code.held, r.code.root)
 	return nil
 }
 
@@ -98,8 +99,9 @@ type codeRecord struct {
 	watch   *codewatch.Watch
 	plan    *Plan
 	w       *trace.Writer
-	root    *os.File // of the run, as its processes see it
-	missing string   // why programs are not held; "" when they are
+	root    *os.File   // of the run, as its processes see it
+	held    []*os.File // by which the run's mounts stay, until letGo
+	missing string     // why programs are not held; "" when they are
 
 	scripts map[uint32]string // by process: what an interpreter was told to read; the recorder's own
 
@@ -347,14 +349,18 @@ func (c *codeRecord) stop(log zerolog.Logger) {
 	}
 }
 
-// dropTable gives back what only hashing needed, when that has ended.
-func (c *codeRecord) dropTable(log zerolog.Logger) {
+// letGo gives back what only hashing needed, when that has ended. With the last of
+// it goes the run's mount namespace, which takes the kernel a while. Twice is once.
+func (c *codeRecord) letGo() error {
 	if c == nil {
-		return
+		return nil
 	}
-	if err := c.watch.DropTable(); err != nil {
-		log.Error().Err(err).Msg("code watch")
+	err := c.watch.DropTable()
+	for _, f := range c.held {
+		err = errors.Join(err, f.Close())
 	}
+	c.held = nil
+	return err
 }
 
 // counts are for the summary: what the supervisor has done for the run.

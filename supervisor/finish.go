@@ -60,7 +60,11 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.timing.mark("packed")
 	sum := r.closeRecord(res, stats, streams, err)
 	r.timing.mark("recorded")
-	r.closing.Go(func() { r.code.dropTable(r.cfg.Log) })
+	r.closing.Go(func() {
+		if err := r.code.letGo(); err != nil {
+			r.cfg.Log.Error().Err(err).Msg("mounts")
+		}
+	})
 	r.storeResult(res, sum)
 	r.timing.mark("sealed")
 	if err := r.Close(); err != nil {
