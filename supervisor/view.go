@@ -135,7 +135,7 @@ func clauseText(key string, src policy.Source) string { return key + " (" + src.
 // baseView is what every run sees besides its grants: system is the host's
 // system directories, opened; hostname and id fill the generated files.
 func baseView(system []Opened, links map[string]string, id Identity, resolver bool) []Entry {
-	var v []Entry
+	v := make([]Entry, 0, 96) // more than there are
 	add := func(e Entry) { e.system = true; e.Clause = "default"; v = append(v, e) }
 	for _, o := range system {
 		o := o
@@ -202,7 +202,7 @@ const Hostname = "agentguard"
 // gives way to it, except the kernel's own file systems. The result is sorted
 // so that a parent comes before what is mounted inside it.
 func mergeView(base, grants []Entry) ([]Entry, error) {
-	var out []Entry
+	out := make([]Entry, 0, len(base)+len(grants))
 	for _, g := range grants {
 		if err := placeable(g); err != nil {
 			return nil, err

@@ -28,7 +28,11 @@ func Marshal(v any) ([]byte, error) { return marshal(v, "") }
 func MarshalIndent(v any, indent string) ([]byte, error) { return marshal(v, indent) }
 
 func marshal(v any, indent string) ([]byte, error) {
-	e := encoder{out: make([]byte, 0, 4<<10), indent: indent, shapes: map[reflect.Type]*shape{}}
+	size := 4 << 10
+	if indent != "" { // a plan is 20 KB
+		size = 24 << 10
+	}
+	e := encoder{out: make([]byte, 0, size), indent: indent, shapes: map[reflect.Type]*shape{}}
 	if err := e.value(reflect.ValueOf(v)); err != nil {
 		return nil, err
 	}
