@@ -2,7 +2,7 @@ package supervisor
 
 import (
 	"strconv"
-	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -18,24 +18,23 @@ type callInfo struct {
 	flags, mode int // 1 + index of the argument; 0: it has none
 }
 
-// callInfos are the calls by number. It is made when the first event comes.
-var callInfos = sync.OnceValue(func() *[512]callInfo {
-	var t [512]callInfo
-	for nr := range t {
-		name := seccomp.Name(nr)
-		t[nr] = callInfo{name, callKinds[name], flagsAt[name], modeAt[name]}
-		if t[nr].kind == "" {
-			t[nr].kind = trace.KindDeny
-		}
-	}
-	return &t
-})
+// seenCalls are the calls by number that were asked for: a short run has few.
+var seenCalls [512]atomic.Pointer[callInfo]
 
 func callOf(nr int) callInfo {
-	if nr >= 0 && nr < 512 {
-		return callInfos()[nr]
+	if nr < 0 || nr >= len(seenCalls) {
+		return callInfo{name: "syscall_" + strconv.Itoa(nr), kind: trace.KindDeny}
 	}
-	return callInfo{name: "syscall_" + strconv.Itoa(nr), kind: trace.KindDeny}
+	if known := seenCalls[nr].Load(); known != nil {
+		return *known
+	}
+	name := seccomp.Name(nr)
+	info := callInfo{name, callKinds[name], flagsAt[name], modeAt[name]}
+	if info.kind == "" {
+		info.kind = trace.KindDeny
+	}
+	seenCalls[nr].Store(&info)
+	return info
 }
 
 // callKinds maps system calls to the kind of their act; those without one are
