@@ -96,9 +96,24 @@ func attach(prog *ebpf.Program) (link.Link, error) {
 	return link.AttachTracing(link.TracingOptions{Program: prog, AttachType: ebpf.AttachTraceRawTp})
 }
 
+// Detach gives up the run's part in the sensor before Close does, which takes the
+// kernel a while. Nothing more is seen: the cgroup must be empty. What has been seen
+// can still be read.
+func (r *Run) Detach() error {
+	unlock, err := lockFile(lockPath(r.programs.cfg.PinDir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return r.leaveTracing()
+}
+
 // leaveTracing closes the run's links, which detaches the sensor if no other
-// run holds them. The lock is held.
+// run holds them. The lock is held. Twice is once.
 func (r *Run) leaveTracing() error {
+	if len(r.links) == 0 {
+		return nil
+	}
 	var errs []error
 	for _, l := range r.links {
 		errs = append(errs, l.Close())

@@ -38,6 +38,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	}
 	r.timing.mark("killed")
 	r.closing.Go(func() { r.code.stop(r.cfg.Log) })
+	r.closing.Go(r.detach)
 	res := r.newResult(started, end)
 	streams := r.stdio.finish(r.giveUp(end))
 	if err := errors.Join(r.stdio.endKeys(), r.tty.Close()); err != nil {
@@ -189,6 +190,17 @@ func (r *Run) drain() (bpf.Stats, error) {
 	err := r.stopSensor()
 	stats, serr := r.sensor.Stats()
 	return stats, errors.Join(err, serr, r.rec.readErr)
+}
+
+// detach lets go of the sensor, which has nothing more to see, while what it has
+// seen goes into the record.
+func (r *Run) detach() {
+	if r.sensor == nil {
+		return
+	}
+	if err := r.sensor.Detach(); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("sensor")
+	}
 }
 
 // tearDown releases what the dead run still holds in the kernel while the
