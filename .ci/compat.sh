@@ -60,7 +60,7 @@ row() {
 		return
 	fi
 	[[ -n $got ]] || got=$(<"$work/err")
-	want=${want%,user} got=$(grep -oE '[0-9]+\.[0-9][0-9A-Za-z.+~-]*' <<<"$got" | head -n 1)
+	want=${want%,user} got=$(grep -oE '[0-9][0-9A-Za-z.+~-]*' <<<"$got" | head -n 1)
 	for mode in cow rw ro; do
 		local cell=no
 		if once "$name" '' "$mode" "$script"; then
