@@ -72,7 +72,9 @@ func start(exe string, cfg *Config, who Identity) (*Process, error) {
 		Path: exe, Args: []string{"agentguard-net", Mode}, Env: []string{}, Dir: "/",
 		Stdin: in, Stderr: &p.stderr, ExtraFiles: []*os.File{theirs},
 		WaitDelay: time.Second,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{
+		// A group of its own, for the terminal's signals, and no session: each has a share of the
+		// CPU of its own (sched(7), autogroup), and every byte would wait for two shares. leaveTerminal does the rest.
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{
 			Uid: uint32(who.UID), Gid: uint32(who.GID), Groups: ids(who.Groups),
 		}},
 	}

@@ -75,6 +75,9 @@ func lockDown(filter []byte) error {
 	if os.Geteuid() == 0 {
 		return errors.New("the process must not be root")
 	}
+	if err := leaveTerminal(); err != nil {
+		return err
+	}
 	debug.SetMemoryLimit(softMemory)
 	debug.SetGCPercent(gcPercent)
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hardMemory, Max: hardMemory}); err != nil {
@@ -97,6 +100,17 @@ func lockDown(filter []byte) error {
 		return os.NewSyscallError("seccomp", errno)
 	}
 	return nil
+}
+
+// leaveTerminal gives up the terminal of the session (tty_ioctl(4)): the process
+// is not its leader, so that nobody else loses it.
+func leaveTerminal() error {
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil // ENXIO: there is none; else it is out of reach, as it shall be
+	}
+	defer unix.Close(fd)
+	return os.NewSyscallError("ioctl TIOCNOTTY", unix.IoctlSetInt(fd, unix.TIOCNOTTY, 0))
 }
 
 // follow takes sockets from the supervisor until it has no more to say: the run
