@@ -33,7 +33,7 @@ type bench struct {
 }
 
 func main() {
-	b := &bench{files: 2000, commits: 1000, starts: []int{10, 10000}}
+	b := &bench{files: 1000, commits: 1000, starts: []int{10, 10000}}
 	guard := flag.String("agentguard", "bin/agentguard", "the agentguard binary")
 	bwrap := flag.String("bwrap", "bwrap", "the bubblewrap binary; left out when it has no overlays")
 	flag.IntVar(&b.rounds, "rounds", 3, "measured rounds; one more runs first to warm up")
