@@ -3,7 +3,6 @@ module github.com/agentguard/agentguard
 go 1.26.0
 
 require (
-	filippo.io/edwards25519 v1.2.0
 	github.com/cilium/ebpf v0.22.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/google/go-cmp v0.7.0

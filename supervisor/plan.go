@@ -3,13 +3,13 @@ package supervisor
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/agentguard/agentguard/internal/leanjson"
 	"github.com/agentguard/agentguard/landlock"
 	"github.com/agentguard/agentguard/policy"
 )
@@ -327,7 +327,7 @@ func hostGaps(p *policy.Policy, h *Host) []Gap {
 
 // JSON is the plan as it is stored and digested.
 func (p *Plan) JSON() ([]byte, error) {
-	b, err := leanjson.MarshalIndent(p, "  ")
+	b, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}

@@ -48,7 +48,7 @@ func TestReleaseHost(t *testing.T) {
 			t.Errorf("%s is there: %v", name, err)
 		}
 	}
-	if of, err := os.ReadFile(notePath(dir, "gone")); string(of) != "1:2" {
+	if of, err := os.ReadFile(notePath(dir, "1:2", "gone")); string(of) != "1:2" {
 		t.Errorf("no note of the dead run: %q %v", of, err)
 	}
 	must(t, releaseHost(dir, prefix)) // nothing is no failure

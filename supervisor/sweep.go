@@ -30,31 +30,31 @@ func alive(dir, id string) bool {
 // A lock holds the identity of the state directory that the record is in. When
 // a start that keeps its records elsewhere sweeps up after a dead supervisor, the
 // lock moves to another directory, as a note that the record is still to be
-// recovered.
-func notePath(dir, id string) string { return filepath.Join(dir, "dead", id) }
+// recovered. Each state directory has its own notes: no start reads those of others,
+// which stay where the directory is gone, until the next boot.
+func notePath(dir, state, id string) string { return filepath.Join(dir, "dead", state, id) }
 
 // bury removes the lock of a dead supervisor, or makes it a note.
 func bury(dir, id, state string) error {
 	if of, err := os.ReadFile(lockPath(dir, id)); err == nil && len(of) > 0 && string(of) != state {
-		if err := os.MkdirAll(filepath.Dir(notePath(dir, id)), 0o700); err != nil {
+		note := notePath(dir, string(of), id)
+		if err := os.MkdirAll(filepath.Dir(note), 0o700); err != nil {
 			return err
 		}
-		return os.Rename(lockPath(dir, id), notePath(dir, id))
+		return os.Rename(lockPath(dir, id), note)
 	}
 	return os.Remove(lockPath(dir, id))
 }
 
 // notes lists the notes for a state directory.
 func notes(dir, state string) []string {
-	list, err := os.ReadDir(filepath.Dir(notePath(dir, "x")))
+	list, err := os.ReadDir(filepath.Dir(notePath(dir, state, "x")))
 	if err != nil {
-		return nil // nobody has written one yet
+		return nil // there are none
 	}
 	var out []string
 	for _, e := range list {
-		if of, err := os.ReadFile(notePath(dir, e.Name())); err == nil && string(of) == state {
-			out = append(out, notePath(dir, e.Name()))
-		}
+		out = append(out, notePath(dir, state, e.Name()))
 	}
 	return out
 }

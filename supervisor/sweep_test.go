@@ -46,7 +46,7 @@ func TestBury(t *testing.T) {
 			t.Errorf("%s: the lock is still there", id)
 		}
 	}
-	if got := notes(dir, "3:4"); !slices.Equal(got, []string{notePath(dir, "theirs")}) {
+	if got := notes(dir, "3:4"); !slices.Equal(got, []string{notePath(dir, "3:4", "theirs")}) {
 		t.Errorf("notes %q", got)
 	}
 	if got := notes(dir, "1:2"); got != nil {

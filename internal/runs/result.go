@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/agentguard/agentguard/internal/leanjson"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -182,7 +181,7 @@ func (r *Result) JSON() ([]byte, error) {
 		}
 		c.ArgvB64[i] = base64.StdEncoding.EncodeToString([]byte(a))
 	}
-	b, err := leanjson.Marshal(&c)
+	b, err := json.Marshal(&c)
 	if err != nil {
 		return nil, fmt.Errorf("runs: encode result: %w", err)
 	}

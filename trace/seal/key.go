@@ -22,12 +22,11 @@ type Key struct {
 
 // NewKey makes a key. The name must not hold blanks or "+".
 func NewKey(name string) (*Key, error) {
-	seed := make([]byte, ed25519.SeedSize)
-	if _, err := rand.Read(seed); err != nil {
+	_, priv, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
 		return nil, fmt.Errorf("seal: make a key: %w", err)
 	}
-	defer clear(seed)
-	return newKey(name, derive(seed))
+	return newKey(name, priv)
 }
 
 func newKey(name string, priv ed25519.PrivateKey) (*Key, error) {
@@ -60,7 +59,7 @@ func ParsePrivate(b []byte) (*Key, error) {
 	if !ok || !two || err != nil || len(seed) != ed25519.SeedSize {
 		return nil, errors.New("seal: not a private key of agentguard")
 	}
-	return newKey(name, derive(seed))
+	return newKey(name, ed25519.NewKeyFromSeed(seed))
 }
 
 // Name is what the key is called in its signatures.
@@ -77,11 +76,11 @@ func (k *Key) Sign(msg []byte) ([]byte, error) {
 	if k.priv == nil {
 		return nil, fmt.Errorf("seal: key %s was erased", k.name)
 	}
-	return sign(k.priv, msg), nil
+	return ed25519.Sign(k.priv, msg), nil
 }
 
 // Erase overwrites the private key. It is the best that Go can do: copies that
-// were made while it signed are freed, not overwritten.
+// crypto/ed25519 made while it signed are freed, not overwritten.
 func (k *Key) Erase() {
 	clear(k.priv)
 	k.priv = nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,6 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/agentguard/agentguard/internal/leanjson"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -53,7 +53,7 @@ func (e *LogEntry) Line() ([]byte, error) {
 }
 
 func jsonLine(v any) ([]byte, error) {
-	b, err := leanjson.Marshal(v)
+	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("seal: encode: %w", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/agentguard/agentguard/internal/leanjson"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -148,7 +147,7 @@ func preauth(payload []byte) []byte {
 // Sign returns seal.json: the statement, signed, as one line.
 func (s *Statement) Sign(key *Key) ([]byte, error) {
 	s.Type, s.PredicateType = StatementType, PredicateType
-	payload, err := leanjson.Marshal(s)
+	payload, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("seal: encode: %w", err)
 	}
@@ -157,7 +156,7 @@ func (s *Statement) Sign(key *Key) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := leanjson.Marshal(envelope{PayloadType, payload, []signature{{key.ID(), sig}}})
+	b, err := json.Marshal(envelope{PayloadType, payload, []signature{{key.ID(), sig}}})
 	if err != nil {
 		return nil, fmt.Errorf("seal: encode: %w", err)
 	}
