@@ -78,13 +78,15 @@ func parseSockets(r io.Reader) ([]string, error) {
 const walkBudget = 20000
 
 // walkSockets looks for sockets in granted directories. It reports whether it
-// has seen all of them.
+// has seen all of them. Nothing is looked for where the view is copy-on-write,
+// however large the tree: a socket is found by its inode (unix_find_bsd in
+// net/unix/af_unix.c), which in an overlay is another one than the host's.
 func walkSockets(entries []Entry) (found []hostSocket, all bool) {
 	left := walkBudget
 	for i := range entries {
 		e := &entries[i]
-		if !e.shows() || !e.open.Dir() || e.pinned != "" || e.led != "" {
-			continue // toolchains are as large as the system directories, which nobody searches either
+		if !e.shows() || !e.open.Dir() || e.Op == "cow" || e.pinned != "" || e.led != "" {
+			continue // or toolchains, which are as large as the system directories, which nobody searches either
 		}
 		id := devIno{e.Dev, e.Ino}
 		walkDir(int(e.open.File.Fd()), ".", "", &left, func(_ int, rel string, d os.DirEntry) {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/policy"
 )
 
@@ -150,5 +152,42 @@ func TestWalkSockets(t *testing.T) {
 	slices.Sort(rel)
 	if want := []string{"a/b/linked.sock", "moved\nsock"}; !slices.Equal(rel, want) || !g.walked {
 		t.Errorf("%q, all %v, want %q", rel, g.walked, want)
+	}
+}
+
+// Why nothing is looked for in copy-on-write grants: a socket of the layer below
+// cannot be connected to through the overlay, whatever network namespace it is of.
+func TestStagedSocketsLeadNowhere(t *testing.T) {
+	testenv.Root(t)
+	base := publicDir(t)
+	must(t, errors.Join(os.MkdirAll(base+"/lower/dir", 0o755), os.Mkdir(base+"/upper", 0o755), os.Mkdir(base+"/work", 0o755)))
+	l, err := net.Listen("unix", base+"/lower/dir/sock")
+	must(t, err)
+	defer l.Close()
+	must(t, os.Link(base+"/lower/dir/sock", base+"/lower/linked"))
+	mnt, err := newFS("overlay", 0, "lowerdir="+base+"/lower", "upperdir="+base+"/upper", "workdir="+base+"/work")
+	must(t, err)
+	defer mnt.Close()
+	for _, name := range []string{"dir/sock", "linked"} {
+		if c, err := net.Dial("unix", base+"/lower/"+name); err != nil {
+			t.Errorf("%s of the host: %v", name, err)
+		} else {
+			c.Close()
+		}
+		through := fmt.Sprintf("/proc/self/fd/%d/%s", mnt.Fd(), name)
+		for _, when := range []string{"as it was", "copied up"} {
+			if _, err := net.Dial("unix", through); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%s through the overlay, %s: %v", name, when, err)
+			}
+			must(t, os.Chmod(through, 0o777))
+		}
+	}
+	g, err := openGrants(&policy.Policy{Cow: []policy.Mount{mountAt(base+"/lower", 1)}}, Caller{UID: os.Getuid()}, nil)
+	must(t, err)
+	defer g.entries[0].open.File.Close()
+	for _, s := range g.sockets {
+		if s.rel != "" {
+			t.Errorf("%s was looked for", s.rel)
+		}
 	}
 }
