@@ -180,13 +180,16 @@ compat: build ## everyday tools in every mode of the workspace; writes docs/comp
 	.ci/compat.sh $(ROWS)
 
 .PHONY: bench
-bench: build ## launch time, workspaces, allowlists and records, beside native and others, interleaved
-	@.ci/deps.sh bench
-	$(GO) build -o $(BIN)/launch ./bench/launch
-	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
+bench: bench-launch ## launch time, workspaces, allowlists and records, beside native and others, interleaved
 	@$(MAKE) --no-print-directory bench-workspace BENCHFLAGS=
 	@$(MAKE) --no-print-directory bench-relay BENCHFLAGS='-rounds 3 -megabytes 64 -requests 1000 -idle 2000'
 	@$(MAKE) --no-print-directory bench-record BENCHFLAGS=
+
+.PHONY: bench-launch
+bench-launch: build ## what a launch costs, beside native and bubblewrap, interleaved
+	@.ci/deps.sh bench
+	$(GO) build -o $(BIN)/launch ./bench/launch
+	$(BIN)/launch -agentguard $(BIN)/agentguard $(BENCHFLAGS)
 
 .PHONY: bench-workspace
 bench-workspace: build ## what a copy-on-write workspace costs; BENCHFLAGS=-whole for trees of 500 000 files

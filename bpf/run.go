@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,7 @@ type Run struct {
 	reader       *ringbuf.Reader
 	wait         *ringWait
 	readTime     atomic.Int64 // ns of CPU time that Read took
+	leaving      sync.Mutex   // guards links: Detach and Close may meet
 	links        []link.Link  // of the tracing programs, shared with the other live runs
 	record       ringbuf.Record
 	event, lost  Event

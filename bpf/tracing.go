@@ -111,6 +111,8 @@ func (r *Run) Detach() error {
 // leaveTracing closes the run's links, which detaches the sensor if no other
 // run holds them. The lock is held. Twice is once.
 func (r *Run) leaveTracing() error {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
 	if len(r.links) == 0 {
 		return nil
 	}
