@@ -18,7 +18,8 @@ for word in "${words[@]}"; do
 	value=${word#*=}
 	case $word in
 	base | env=empty | fds=0,1,2 | tmp=private | listen=none | hide=ungranted | net=none | net=allow) ;; # what a run is anyway
-	trace=on | tty=yes | stdout=safe-for-terminal | protect=* | exec=system-only | families=*) ;;      # likewise
+	trace=on | tty=yes | protect=* | exec=system-only | families=*) ;;      # likewise
+	stdout=safe-for-terminal) flags+=(--tty never) ;; # text and colours; a terminal of its own lets through what editors need
 	home=WS | "home=$AG_WS") home=(--env "HOME=$AG_WS") ;;
 	ro=/usr/local/go) flags+=(--ro "$value") path=/usr/local/go/bin:$path ;;
 	ro=*) flags+=(--ro "$value") ;;
