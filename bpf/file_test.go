@@ -232,10 +232,16 @@ func TestMappingsAreRecorded(t *testing.T) {
 	dir := fileDir(t, 1)
 	events, _ := h.observe(h.open(), RunConfig{}, "maps", dir)
 	var got []string
+	var written uint64 // shared mappings that became writable: the second is counted, or told where another file took the first one's slot
 	for _, ev := range ofType(events, File) {
 		f := &ev.File
 		if f.Path.Rooted && !bytes.HasPrefix(f.Path.Text, []byte(dir+"/")) {
 			continue // of the act's run-time
+		}
+		if f.How == MappedWrite {
+			if written++; written > 1 {
+				continue
+			}
 		}
 		got = append(got, fmt.Sprintf("%d %s %v %v", f.How, strings.ReplaceAll(string(f.Path.Text), dir, "DIR"), f.Object, f.Path.Deleted))
 	}
@@ -246,14 +252,13 @@ func TestMappingsAreRecorded(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("recorded %q, want %q", got, want)
 	}
-	var again uint64 // the shared mapping that became writable is the second of its kind
 	for _, ev := range ofType(events, Repeat) {
 		if ev.File.How == MappedWrite {
-			again += ev.File.Count
+			written += ev.File.Count
 		}
 	}
-	if again != 1 {
-		t.Errorf("%d more writable mappings, want 1", again)
+	if written != 2 {
+		t.Errorf("%d writable mappings, want 2", written)
 	}
 }
 
