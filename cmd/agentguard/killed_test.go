@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -94,7 +95,7 @@ type killed struct {
 
 // run returns how far the record of the run came.
 func (k *killed) run(when moment) string {
-	before := len(k.dirs())
+	before := k.dirs()
 	cmd := exec.Command(agentguard(), "exec", "-q", "--state", k.state, "--", "/bin/sh", "-c",
 		"sleep "+k.mark+" & while :; do /bin/true; sleep 0.01; done")
 	cmd.Dir = "/usr"
@@ -102,7 +103,7 @@ func (k *killed) run(when moment) string {
 		k.t.Error(err)
 		return "error"
 	}
-	for deadline := time.Now().Add(10 * time.Second); when.begun && len(k.dirs()) == before && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(10 * time.Second); when.begun && len(k.dirs()) == len(before) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(when.after)
@@ -111,11 +112,12 @@ func (k *killed) run(when moment) string {
 	}
 	_ = cmd.Wait() // killed
 	k.dead()
-	dirs := k.dirs()
-	if len(dirs) == before {
+	// Not the last by name: a directory that is being made has another.
+	dirs := slices.DeleteFunc(k.dirs(), func(d string) bool { return slices.Contains(before, d) })
+	if len(dirs) == 0 {
 		return "no run"
 	}
-	dir := dirs[len(dirs)-1]
+	dir := dirs[0]
 	if _, err := os.Stat(dir + "/trace.jsonl"); err != nil {
 		return "no record"
 	}
