@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "c4809d27bb6898244872e77d6cd3cdad7d24d395a9488f2f64cfef955825f6ca"
+const objectsDigest = "d1cf0617f1dc26539df254630b2415f6b1840c2b9a5df82b40ce7470ef57b53a"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "5f0769a1841d5cf2cdba6906c4144d506fc65086496b36ac81bf234928b322ba"
+const objectsDigest = "5ba6c53ac6af9e12d4435b5c95959fd7bb9f8c0def18780a129d2548f1869fb4"

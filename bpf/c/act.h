@@ -86,6 +86,7 @@ SEPARATE int note_file(u64 run, u64 file, u32 how, s64 ret, s32 nr)
 	now.path = path_of(found.file);
 	now.name = READ(now.path.dentry, d_name.hash_len);
 	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
+	now.source = found.source;
 	if (!(now.file.fmode & FMODE_CREATED) && seen_before(&m, &now, &slot, &number))
 		return 0;
 	if (write_file(&m, &now, &found, number) && slot) {

@@ -31,7 +31,7 @@ struct seen {
 	u64 name; /* hash of the last component, salted with the directory: a renamed file is another */
 	struct file_info file;
 	u64 count;
-	u64 taken;
+	u8 taken, source; /* what is known for certain is not counted with what is not */
 };
 
 struct seen_files {
@@ -175,7 +175,7 @@ INLINE bool8 same(const struct seen *seen, const struct seen *now)
 	return seen->taken && seen->path.dentry == now->path.dentry && seen->path.mnt == now->path.mnt &&
 	       seen->name == now->name && seen->file.inode == now->file.inode &&
 	       seen->file.fmode == now->file.fmode && seen->file.how == now->file.how &&
-	       seen->file.state == now->file.state &&
+	       seen->file.state == now->file.state && seen->source == now->source &&
 	       (now->file.how != HOW_MAP_EXEC || seen->file.ctime == now->file.ctime);
 }
 

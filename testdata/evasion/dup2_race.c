@@ -26,6 +26,7 @@ int main(void)
 		if (fd != decoy)
 			dup2(decoy, fd);
 	pthread_create(&thread, NULL, replace, NULL);
+	opened = open("decoy", O_RDONLY) >= 0; /* once more, and no longer alone */
 	for (int i = 0; i < 2000; i++) {
 		int fd = open("secret", O_RDONLY);
 
