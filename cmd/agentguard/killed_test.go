@@ -160,6 +160,17 @@ func (k *killed) verify(what string, want trace.Judgement) *seal.Report {
 	return r
 }
 
+// recover waits for what the supervisor had begun to start: until its execve it holds
+// the supervisor's descriptors, and with them the lock of the run.
+func (k *killed) recover(id string) (out []byte, err error) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		out, err = exec.Command(agentguard(), "runs", "recover", "--state", k.state, id).CombinedOutput()
+		if err == nil || !bytes.Contains(out, []byte("the run is live")) || time.Now().After(deadline) {
+			return out, err
+		}
+	}
+}
+
 // check verifies what is there, changes a byte of what was proven, and recovers.
 func (k *killed) check(dir string) string {
 	id := filepath.Base(dir)
@@ -182,7 +193,7 @@ func (k *killed) check(dir string) string {
 		}
 		k.write(dir, record)
 	}
-	if out, err := exec.Command(agentguard(), "runs", "recover", "--state", k.state, id).CombinedOutput(); err != nil {
+	if out, err := k.recover(id); err != nil {
 		k.t.Errorf("recover %s: %v: %s", id, err, out)
 	}
 	after := k.verify(id, trace.Incomplete)
