@@ -99,7 +99,7 @@ func TestHostProbes(t *testing.T) {
 	}
 	before := fds(t)
 	must(t, h.Close(), h.Close())
-	if got := before - fds(t); got != n {
+	if got := missing(before, fds(t)); got < n {
 		t.Errorf("%d descriptors were closed, %d were open", got, n)
 	}
 }

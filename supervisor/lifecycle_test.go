@@ -58,7 +58,7 @@ func TestAlive(t *testing.T) {
 			t.Error("a live supervisor is taken for dead")
 		}
 	}
-	if fds(t) != before {
+	if since(t, before) != 0 {
 		t.Error("a descriptor is left")
 	}
 	must(t, cmd.Process.Kill())
@@ -109,8 +109,8 @@ func TestOpenRecord(t *testing.T) {
 		if _, err := os.Stat(where); (err == nil) != kept {
 			t.Errorf("kept %v, but the directory: %v", kept, err)
 		}
-		if fds(t) != before {
-			t.Errorf("%d descriptors are left", fds(t)-before)
+		if since(t, before) != 0 {
+			t.Errorf("%d descriptors are left", since(t, before))
 		}
 		must(t, s.Close())
 	}

@@ -310,7 +310,7 @@ func TestMountsNeedTheirPlace(t *testing.T) {
 		if _, err := os.Lstat(base + "/tree/missing"); err == nil {
 			t.Error("the place was made on the host")
 		}
-		if n := fds(t) - before; n > 2 { // the two grants are the caller's to close
+		if n := since(t, before); n > 2 { // the two grants are the caller's to close
 			t.Errorf("%d descriptors are left", n-2)
 		}
 	}
@@ -346,8 +346,8 @@ func TestMountsAreReleased(t *testing.T) {
 		t.Errorf("%d mounts, %d rules", len(e.mounts.mounts), len(e.mounts.rules))
 	}
 	must(t, e.mounts.Close(), e.mounts.Close())
-	if fds(t) != before {
-		t.Errorf("%d descriptors are left", fds(t)-before)
+	if since(t, before) != 0 {
+		t.Errorf("%d descriptors are left", since(t, before))
 	}
 	after, err := os.ReadFile("/proc/self/mountinfo")
 	must(t, err)

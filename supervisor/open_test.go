@@ -97,8 +97,8 @@ func TestOpenPath(t *testing.T) {
 			}
 		})
 	}
-	if n := fds(t); n != before {
-		t.Errorf("%d descriptors, %d before", n, before)
+	if n := since(t, before); n != 0 {
+		t.Errorf("%d descriptors are left", n)
 	}
 }
 

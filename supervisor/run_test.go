@@ -61,8 +61,8 @@ func TestOpenPathsReleases(t *testing.T) {
 			t.Errorf("%s: %v", second, err)
 		}
 		must(t, r.Close(), r.Close())
-		if n := fds(t); n != before {
-			t.Errorf("%s: %d descriptors are left", second, n-before)
+		if n := since(t, before); n != 0 {
+			t.Errorf("%s: %d descriptors are left", second, n)
 		}
 	}
 }

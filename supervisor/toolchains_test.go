@@ -152,8 +152,8 @@ func TestFoundIsKeptOrClosed(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	closeGrants(t, g)
-	if fds(t) != before {
-		t.Errorf("%d descriptors are left", fds(t)-before)
+	if since(t, before) != 0 {
+		t.Errorf("%d descriptors are left", since(t, before))
 	}
 }
 
@@ -206,8 +206,8 @@ func TestFound(t *testing.T) {
 		"filesystem.toolchains @/node for @/node/bin default",
 		"filesystem.caches npm @/home/.npm p.yaml:4:3",
 	}
-	if !slices.Equal(got, want) || fds(t) != before {
-		t.Errorf("%q, want %q; %d descriptors", got, want, fds(t)-before)
+	if !slices.Equal(got, want) || since(t, before) != 0 {
+		t.Errorf("%q, want %q; %d descriptors", got, want, since(t, before))
 	}
 }
 

@@ -102,8 +102,8 @@ func TestTakeUIDExhausted(t *testing.T) {
 	if r := refusal(t, err); r.What != "all 4096 user ids for runs are in use" || r.Remedy != "wait for other runs to end" {
 		t.Errorf("%+v", r)
 	}
-	if fds(t) != before {
-		t.Errorf("%d descriptors are left", fds(t)-before)
+	if since(t, before) != 0 {
+		t.Errorf("%d descriptors are left", since(t, before))
 	}
 	for _, s := range taken {
 		must(t, s.Close())
@@ -200,8 +200,8 @@ func TestUserNSDoesNotTrustThePin(t *testing.T) {
 			before := fds(t)
 			f, err := s.userns(run)
 			if err != nil {
-				if !strings.Contains(err.Error(), "keeping a user namespace") || fds(t) != before {
-					t.Errorf("%v, %d descriptors are left", err, fds(t)-before)
+				if !strings.Contains(err.Error(), "keeping a user namespace") || since(t, before) != 0 {
+					t.Errorf("%v, %d descriptors are left", err, since(t, before))
 				}
 				return
 			}
@@ -223,7 +223,7 @@ func TestOpenNSRefusesFiles(t *testing.T) {
 	if _, err := openNS(run + "/gone"); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
-	if fds(t) != before {
+	if since(t, before) != 0 {
 		t.Error("a descriptor is left")
 	}
 }
