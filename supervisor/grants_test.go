@@ -117,7 +117,7 @@ func TestGrantsRefused(t *testing.T) {
 		{"/node", base + "/node is a device node, and devices cannot be granted", "remove the grant", nil},
 		{"/block", base + "/block is a device node, and devices cannot be granted", "remove the grant", nil},
 	} {
-		before := fds(t)
+		before := testenv.Descriptors()
 		g, err := openGrants(&policy.Policy{ReadOnly: []policy.Mount{mountAt(base+c.path, 7)}}, Caller{UID: testUID, GID: testGID, Sudo: true}, nil)
 		r := refusal(t, err)
 		if r.What != c.what || r.Remedy != c.remedy || r.Clause != "filesystem.read_only_mounts (p.yaml:7:3)" || StatusOf(err) != StatusFailed {
@@ -126,8 +126,8 @@ func TestGrantsRefused(t *testing.T) {
 		if c.err != nil && !errors.Is(err, c.err) {
 			t.Errorf("%s: %v is not %v", c.path, err, c.err)
 		}
-		if len(g.entries) != 0 || since(t, before) != 0 {
-			t.Errorf("%s: %d entries, %d descriptors are left", c.path, len(g.entries), since(t, before))
+		if len(g.entries) != 0 || testenv.Since(before) != 0 {
+			t.Errorf("%s: %d entries, %d descriptors are left", c.path, len(g.entries), testenv.Since(before))
 		}
 	}
 }
@@ -173,11 +173,11 @@ func TestGrantsReportEverything(t *testing.T) {
 
 // What openSystem returns is what the host has, by kind.
 func TestOpenSystem(t *testing.T) {
-	before := fds(t)
+	before := testenv.Descriptors()
 	opened, links, err := openSystem()
 	must(t, err)
-	if since(t, before) != 0+len(opened) {
-		t.Errorf("%d descriptors for %d directories", since(t, before), len(opened))
+	if testenv.Since(before) != 0+len(opened) {
+		t.Errorf("%d descriptors for %d directories", testenv.Since(before), len(opened))
 	}
 	seen := map[string]bool{}
 	for _, o := range opened {

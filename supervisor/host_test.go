@@ -97,9 +97,9 @@ func TestHostProbes(t *testing.T) {
 	if n == 0 || h.links == nil || h.Info.IPv6 != exists("/proc/net/if_inet6") || len(h.procReadOnly) == 0 {
 		t.Errorf("%d directories, %d links, /proc %q", n, len(h.links), h.procReadOnly)
 	}
-	before := fds(t)
+	before := testenv.Descriptors()
 	must(t, h.Close(), h.Close())
-	if got := missing(before, fds(t)); got < n {
+	if got := testenv.Gone(before); got < n {
 		t.Errorf("%d descriptors were closed, %d were open", got, n)
 	}
 }

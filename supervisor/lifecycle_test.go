@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/testenv"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
 
@@ -48,7 +49,7 @@ func TestAlive(t *testing.T) {
 	if _, err := fmt.Fscan(out, &word, &held); err != nil || held != "true" {
 		t.Fatal(word, held, err)
 	}
-	before := fds(t)
+	before := testenv.Descriptors()
 	must(t, os.Symlink(lockPath(run, "x"), lockPath(run, "alias")))
 	if alive(run, "alias") {
 		t.Error("a link was followed to another run's lock")
@@ -58,7 +59,7 @@ func TestAlive(t *testing.T) {
 			t.Error("a live supervisor is taken for dead")
 		}
 	}
-	if since(t, before) != 0 {
+	if testenv.Since(before) != 0 {
 		t.Error("a descriptor is left")
 	}
 	must(t, cmd.Process.Kill())
@@ -90,7 +91,7 @@ func TestOpenRecord(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		s, err := runs.OpenState(filepath.Join(t.TempDir(), "state"), os.Getuid())
 		must(t, err)
-		before := fds(t)
+		before := testenv.Descriptors()
 		r := &Run{id: runs.NewID(time.Now()), state: s, files: map[string]*os.File{}}
 		must(t, r.openRecord())
 		where := r.dir.Path()
@@ -109,8 +110,8 @@ func TestOpenRecord(t *testing.T) {
 		if _, err := os.Stat(where); (err == nil) != kept {
 			t.Errorf("kept %v, but the directory: %v", kept, err)
 		}
-		if since(t, before) != 0 {
-			t.Errorf("%d descriptors are left", since(t, before))
+		if testenv.Since(before) != 0 {
+			t.Errorf("%d descriptors are left", testenv.Since(before))
 		}
 		must(t, s.Close())
 	}

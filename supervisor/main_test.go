@@ -71,38 +71,6 @@ func mkdirOwned(t testing.TB, name string, mode os.FileMode, uid, gid int) strin
 	return name
 }
 
-// fds are the descriptors of this process, each with what it leads to.
-func fds(t testing.TB) map[string]bool {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	out := map[string]bool{}
-	for _, e := range list {
-		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // the directory itself is closed by now
-			out[e.Name()+" "+to] = true
-		}
-	}
-	return out
-}
-
-// since counts the descriptors that were not there before. Those of earlier tests may
-// go away meanwhile, by the garbage collector.
-func since(t testing.TB, before map[string]bool) int {
-	t.Helper()
-	return missing(fds(t), before)
-}
-
-// missing counts what b lacks of a.
-func missing(a, b map[string]bool) int {
-	n := 0
-	for d := range a {
-		if !b[d] {
-			n++
-		}
-	}
-	return n
-}
-
 // mustOpen opens a path as the caller of a grant would.
 func mustOpen(t testing.TB, name string) *Opened {
 	t.Helper()

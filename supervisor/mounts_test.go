@@ -300,7 +300,7 @@ func TestMountsNeedTheirPlace(t *testing.T) {
 	must(t, os.Symlink("/etc", base+"/tree/link"))
 	for _, place := range []string{"missing", "link/x", "link", "f/x"} {
 		e := newEnvelope(t, "ro="+base+"/tree", "ro="+base+"/other:"+base+"/tree/"+place)
-		before := fds(t)
+		before := testenv.Descriptors()
 		err := e.decide(t)
 		r := refusal(t, err)
 		want := base + "/other cannot be shown at " + base + "/tree/" + place + ", which lies in " + base + "/tree"
@@ -310,7 +310,7 @@ func TestMountsNeedTheirPlace(t *testing.T) {
 		if _, err := os.Lstat(base + "/tree/missing"); err == nil {
 			t.Error("the place was made on the host")
 		}
-		if n := since(t, before); n > 2 { // the two grants are the caller's to close
+		if n := testenv.Since(before); n > 2 { // the two grants are the caller's to close
 			t.Errorf("%d descriptors are left", n-2)
 		}
 	}
@@ -340,14 +340,14 @@ func TestMountsAreReleased(t *testing.T) {
 	e := newEnvelope(t)
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	must(t, err)
-	before := fds(t)
+	before := testenv.Descriptors()
 	must(t, e.decide(t))
 	if len(e.mounts.mounts) < 5 || len(e.mounts.rules) < 5 {
 		t.Errorf("%d mounts, %d rules", len(e.mounts.mounts), len(e.mounts.rules))
 	}
 	must(t, e.mounts.Close(), e.mounts.Close())
-	if since(t, before) != 0 {
-		t.Errorf("%d descriptors are left", since(t, before))
+	if testenv.Since(before) != 0 {
+		t.Errorf("%d descriptors are left", testenv.Since(before))
 	}
 	after, err := os.ReadFile("/proc/self/mountinfo")
 	must(t, err)

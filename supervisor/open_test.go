@@ -47,7 +47,7 @@ func TestOpenPath(t *testing.T) {
 	base := openTree(t)
 	var file, sub unix.Stat_t
 	must(t, unix.Stat(base+"/file", &file), unix.Stat(base+"/root/sub", &sub))
-	before := fds(t)
+	before := testenv.Descriptors()
 	for _, c := range []struct {
 		name string
 		ino  uint64 // of what must be opened; 0: an error
@@ -97,7 +97,7 @@ func TestOpenPath(t *testing.T) {
 			}
 		})
 	}
-	if n := since(t, before); n != 0 {
+	if n := testenv.Since(before); n != 0 {
 		t.Errorf("%d descriptors are left", n)
 	}
 }

@@ -53,7 +53,7 @@ func TestStateIsOutOfReach(t *testing.T) {
 // What openPaths opened is closed with the run, after an error too.
 func TestOpenPathsReleases(t *testing.T) {
 	base := publicDir(t)
-	before := fds(t)
+	before := testenv.Descriptors()
 	for _, second := range []string{base, base + "/nowhere"} {
 		r := &Run{cfg: Config{Policy: &policy.Policy{ReadOnly: []policy.Mount{mountAt(base, 1), mountAt(second, 2)}}}, caller: Caller{UID: os.Getuid()}}
 		err := r.openPaths()
@@ -61,7 +61,7 @@ func TestOpenPathsReleases(t *testing.T) {
 			t.Errorf("%s: %v", second, err)
 		}
 		must(t, r.Close(), r.Close())
-		if n := since(t, before); n != 0 {
+		if n := testenv.Since(before); n != 0 {
 			t.Errorf("%s: %d descriptors are left", second, n)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/policy"
 )
 
@@ -139,7 +140,7 @@ func TestToolchainNamed(t *testing.T) {
 func TestFoundIsKeptOrClosed(t *testing.T) {
 	base, environ := toolchainHome(t)
 	p := autoToolchains()
-	before := fds(t)
+	before := testenv.Descriptors()
 	g, err := openGrants(&p, Caller{UID: os.Getuid()}, environ)
 	must(t, err)
 	must(t, g.keepFound(func(list []Entry) error {
@@ -152,8 +153,8 @@ func TestFoundIsKeptOrClosed(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	closeGrants(t, g)
-	if since(t, before) != 0 {
-		t.Errorf("%d descriptors are left", since(t, before))
+	if testenv.Since(before) != 0 {
+		t.Errorf("%d descriptors are left", testenv.Since(before))
 	}
 }
 
@@ -196,7 +197,7 @@ func TestFound(t *testing.T) {
 	p := autoToolchains()
 	p.Caches = []policy.Text{{Value: "auto", Source: lineOf(4)}}
 	p.ReadOnly = []policy.Mount{mountAt("/nowhere", 1)}
-	before := fds(t)
+	before := testenv.Descriptors()
 	var got []string
 	for _, c := range Found(&p, Caller{UID: os.Getuid()}, environ) {
 		got = append(got, strings.ReplaceAll(c.Key+" "+c.Value+" "+c.Source.String(), base, "@"))
@@ -206,8 +207,8 @@ func TestFound(t *testing.T) {
 		"filesystem.toolchains @/node for @/node/bin default",
 		"filesystem.caches npm @/home/.npm p.yaml:4:3",
 	}
-	if !slices.Equal(got, want) || since(t, before) != 0 {
-		t.Errorf("%q, want %q; %d descriptors", got, want, since(t, before))
+	if !slices.Equal(got, want) || testenv.Since(before) != 0 {
+		t.Errorf("%q, want %q; %d descriptors", got, want, testenv.Since(before))
 	}
 }
 

@@ -97,13 +97,13 @@ func TestTakeUIDExhausted(t *testing.T) {
 		must(t, err, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 		taken = append(taken, &uidSlot{f, n})
 	}
-	before := fds(t)
+	before := testenv.Descriptors()
 	_, err := takeUID(run)
 	if r := refusal(t, err); r.What != "all 4096 user ids for runs are in use" || r.Remedy != "wait for other runs to end" {
 		t.Errorf("%+v", r)
 	}
-	if since(t, before) != 0 {
-		t.Errorf("%d descriptors are left", since(t, before))
+	if testenv.Since(before) != 0 {
+		t.Errorf("%d descriptors are left", testenv.Since(before))
 	}
 	for _, s := range taken {
 		must(t, s.Close())
@@ -197,11 +197,11 @@ func TestUserNSDoesNotTrustThePin(t *testing.T) {
 			run := pinDir(t)
 			must(t, os.MkdirAll(run+"/userns", 0o700), plant(run+"/userns/0"))
 			s := &uidSlot{n: 0}
-			before := fds(t)
+			before := testenv.Descriptors()
 			f, err := s.userns(run)
 			if err != nil {
-				if !strings.Contains(err.Error(), "keeping a user namespace") || since(t, before) != 0 {
-					t.Errorf("%v, %d descriptors are left", err, since(t, before))
+				if !strings.Contains(err.Error(), "keeping a user namespace") || testenv.Since(before) != 0 {
+					t.Errorf("%v, %d descriptors are left", err, testenv.Since(before))
 				}
 				return
 			}
@@ -216,14 +216,14 @@ func TestUserNSDoesNotTrustThePin(t *testing.T) {
 func TestOpenNSRefusesFiles(t *testing.T) {
 	run := t.TempDir()
 	must(t, os.WriteFile(run+"/file", nil, 0o600))
-	before := fds(t)
+	before := testenv.Descriptors()
 	if _, err := openNS(run + "/file"); err == nil || !strings.Contains(err.Error(), "is no user namespace") {
 		t.Errorf("%v", err)
 	}
 	if _, err := openNS(run + "/gone"); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
-	if since(t, before) != 0 {
+	if testenv.Since(before) != 0 {
 		t.Error("a descriptor is left")
 	}
 }

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 func TestHalfClose(t *testing.T) {
@@ -204,7 +205,7 @@ func TestEndOfTheRun(t *testing.T) {
 // connection holds its two sockets and no pipe.
 func TestIdleConnectionsAreCheap(t *testing.T) {
 	r := newRig(t, nil)
-	before := descriptors(t)
+	before := testenv.Descriptors()
 	const n = 200
 	for range n {
 		c, s := r.pair()
@@ -213,13 +214,7 @@ func TestIdleConnectionsAreCheap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	made := 0 // those of earlier tests are still going away
-	for of := range descriptors(t) {
-		if !before[of] {
-			made++
-		}
-	}
-	if made != 4*n { // two of ours, and the test's two ends
+	if made := testenv.Since(before); made != 4*n { // two of ours, and the test's two ends
 		t.Errorf("%d descriptors for %d connections", made, n)
 	}
 	c, s := r.pair()
@@ -231,22 +226,6 @@ func TestIdleConnectionsAreCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	reset(s)
-}
-
-// descriptors are what this process has open, by what each leads to.
-func descriptors(t testing.TB) map[string]bool {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]bool{}
-	for _, e := range list {
-		if of, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // the directory itself is closed by now
-			out[of] = true
-		}
-	}
-	return out
 }
 
 // goCopies relays as Go does by itself: the measure of what is here.

@@ -88,7 +88,7 @@ func leaks(before map[string]bool, patience time.Duration) []string {
 func held() map[string]bool {
 	startPoller()
 	all := map[string]bool{}
-	for _, list := range [][]string{descriptors(), children(), mounts(), testCgroups()} {
+	for _, list := range [][]string{slices.Collect(maps.Keys(Descriptors())), children(), mounts(), testCgroups()} {
 		for _, s := range list {
 			all[s] = true
 		}
@@ -105,16 +105,35 @@ func startPoller() {
 	}
 }
 
-func descriptors() []string {
-	var list []string
+// Descriptors are those of this process, each with what it leads to: "descriptor 3: pipe:[1234]".
+func Descriptors() map[string]bool {
+	open := map[string]bool{}
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
 		// The descriptor of the listing itself is closed again by now.
 		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
-			list = append(list, "descriptor "+e.Name()+": "+to)
+			open["descriptor "+e.Name()+": "+to] = true
 		}
 	}
-	return list
+	return open
+}
+
+// Since counts the descriptors that were not there before. Those of earlier tests
+// may go away meanwhile, by the garbage collector.
+func Since(before map[string]bool) int { return lacking(before, Descriptors()) }
+
+// Gone counts the descriptors that were there before and are no more.
+func Gone(before map[string]bool) int { return lacking(Descriptors(), before) }
+
+// lacking counts what of all is not in have.
+func lacking(have, all map[string]bool) int {
+	n := 0
+	for d := range all {
+		if !have[d] {
+			n++
+		}
+	}
+	return n
 }
 
 func children() []string {
