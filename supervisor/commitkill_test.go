@@ -7,12 +7,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // A commit that is killed before any of its acts is undone or finished by the next
 // one. The change set is untouched.
 func TestCommitKilledAnywhere(t *testing.T) {
-	bin := seamBinary(t)
+	bin := testenv.SeamBinary(t)
 	dir := t.TempDir()
 	ws, state := filepath.Join(dir, "ws"), filepath.Join(dir, "state")
 	shell(t, dir, `mkdir -p ws/dir/sub ws/gone ws/was; echo old >ws/file; echo leaf >ws/dir/sub/leaf; echo x >ws/gone/x; echo y >ws/was/y

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 func ok(t *testing.T, err error) {
@@ -58,7 +60,7 @@ func greeters(t *testing.T) (port int) {
 // Without the look-up program, and without any BPF, an allowlist is kept by
 // listeners for each address and port. With packets not held up, a failure is a reset.
 func TestAllowlistWithoutLookup(t *testing.T) {
-	bin := seamBinary(t)
+	bin := testenv.SeamBinary(t)
 	port := greeters(t)
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	ok(t, os.WriteFile(file, fmt.Appendf(nil, `sandbox:

@@ -9,44 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/agentguard/agentguard/internal/testenv"
 )
-
-// seamBinary builds agentguard with the tag that lets single layers be
-// switched off. No other build reads AGENTGUARD_SEAM_OFF.
-func seamBinary(t *testing.T) string {
-	t.Helper()
-	testenv.Root(t)
-	t.Cleanup(removeSeamDebris)
-	if bin := os.Getenv("AGENTGUARD_TEST_SEAM_BINARY"); bin != "" {
-		return bin // built outside: a test machine without a Go toolchain
-	}
-	bin := filepath.Join(t.TempDir(), "agentguard")
-	cmd := exec.Command("go", "build", "-tags", "agentguard_seam", "-o", bin, "../cmd/agentguard")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
-	}
-	return bin
-}
-
-// removeSeamDebris removes what test builds keep between runs: their parents
-// below the cgroup roots and their runtime directory.
-func removeSeamDebris() {
-	for _, pattern := range []string{"/sys/fs/cgroup/seam-agentguard-*", "/sys/fs/cgroup/*/seam-agentguard-*"} {
-		dirs, _ := filepath.Glob(pattern)
-		for _, d := range dirs {
-			_ = unix.Rmdir(d)
-		}
-	}
-	pins, _ := filepath.Glob("/run/agentguard-seam/userns/*")
-	for _, p := range append(pins, "/run/agentguard-seam/bpf") {
-		_ = unix.Unmount(p, 0)
-	}
-	_ = os.RemoveAll("/run/agentguard-seam")
-}
 
 // seamExec runs a command with layers switched off; the workspace and the state
 // are private to the test.
@@ -71,7 +35,7 @@ func seamExecWith(t *testing.T, bin, off string, flags []string, argv ...string)
 
 // With any one layer off, the canary refuses to run.
 func TestCanaryNoticesEachLayer(t *testing.T) {
-	bin := seamBinary(t)
+	bin := testenv.SeamBinary(t)
 	for layer, says := range map[string]string{
 		"landlock": "no rule grants",
 		"seccomp":  "io_uring_setup",
@@ -99,7 +63,7 @@ except OSError as e: print("REFUSED", e.errno)`
 
 // With the canary off too, the second layer of each resource still refuses.
 func TestSecondLayerHolds(t *testing.T) {
-	bin := seamBinary(t)
+	bin := testenv.SeamBinary(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("SECRET"), 0o644); err != nil {
 		t.Fatal(err)
@@ -136,7 +100,7 @@ print("MOUNTED" if r==0 else "REFUSED %d" % ctypes.get_errno())`
 // relay, and the cgroup programs. With either off, the other refuses what is not
 // allowed; with the edge off, the canary says so.
 func TestAllowlistHasTwoLayers(t *testing.T) {
-	bin := seamBinary(t)
+	bin := testenv.SeamBinary(t)
 	flags := []string{"--allow", "api.example.com:8443", "--allow", "192.0.2.1:8443", "--resolve", "api.example.com=127.0.0.1"}
 	if out, status := seamExecWith(t, bin, "edge", flags, "/bin/echo", "RAN"); status != 125 || !strings.Contains(out, "the edge of the network namespace") {
 		t.Errorf("without the edge: status %d, output %q", status, out)

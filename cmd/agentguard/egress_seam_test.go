@@ -3,20 +3,17 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // With one layer off, and with neither BPF nor a look-up program, the attempts
 // reach nothing either; where the relay is still there, what is allowed works.
 func TestEgressEitherLayer(t *testing.T) {
 	w := attemptEvasions(t)
-	w.bin = seamBinary(t)
+	w.bin = testenv.SeamBinary(t)
 	for _, c := range []struct {
 		off   string
 		relay bool
@@ -57,35 +54,4 @@ func TestEgressEitherLayer(t *testing.T) {
 	if w.asked("secret") || w.asked("corp.example") || w.asked("cdn.test") {
 		t.Errorf("the host was asked for %q", w.queries)
 	}
-}
-
-// seamBinary builds agentguard with the tag that lets single layers be switched off.
-func seamBinary(t *testing.T) string {
-	t.Helper()
-	t.Cleanup(removeSeamDebris)
-	if bin := os.Getenv("AGENTGUARD_TEST_SEAM_BINARY"); bin != "" {
-		return bin
-	}
-	bin := filepath.Join(t.TempDir(), "agentguard")
-	cmd := exec.Command("go", "build", "-tags", "agentguard_seam", "-o", bin, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
-	}
-	return bin
-}
-
-// removeSeamDebris removes what such builds keep between runs.
-func removeSeamDebris() {
-	for _, pattern := range []string{"/sys/fs/cgroup/seam-agentguard-*", "/sys/fs/cgroup/*/seam-agentguard-*"} {
-		dirs, _ := filepath.Glob(pattern)
-		for _, d := range dirs {
-			_ = unix.Rmdir(d)
-		}
-	}
-	pins, _ := filepath.Glob("/run/agentguard-seam/userns/*")
-	for _, p := range append(pins, "/run/agentguard-seam/bpf") {
-		_ = unix.Unmount(p, 0)
-	}
-	_ = os.RemoveAll("/run/agentguard-seam")
 }
