@@ -59,6 +59,18 @@ func notes(dir, state string) []string {
 	return out
 }
 
+// removeNotes removes notes of one state directory, and with the last one their
+// directory. A supervisor that is buried there meanwhile keeps its lock, and is
+// found by the next start.
+func removeNotes(list []string) error {
+	var errs []error
+	for _, name := range list {
+		errs = append(errs, ignoreMissing(os.Remove(name)))
+		_ = os.Remove(filepath.Dir(name)) // not while there are others
+	}
+	return errors.Join(errs...)
+}
+
 // sweepLocks buries supervisors that died between taking a lock and making a
 // leaf. Only locks that nobody holds and that are a minute old are touched: a
 // supervisor holds its lock from the instant it makes it.
@@ -136,10 +148,7 @@ func (r *Run) sweep() error {
 	}
 	done := notes(dir, state)
 	r.recoverDead()
-	for _, name := range done {
-		errs = append(errs, ignoreMissing(os.Remove(name)))
-	}
-	errs = append(errs, ignoreMissing(sweepLocks(dir, state)), r.state.Sweep(time.Minute), swept(dir)) // directories that never became a run
+	errs = append(errs, removeNotes(done), ignoreMissing(sweepLocks(dir, state)), r.state.Sweep(time.Minute), swept(dir)) // directories that never became a run
 	return errors.Join(errs...)
 }
 

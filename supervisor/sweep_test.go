@@ -55,4 +55,8 @@ func TestBury(t *testing.T) {
 	if needsSweep(dir, "own", "1:2") || !needsSweep(dir, "own", "3:4") {
 		t.Error("a note asks the start that it is for, and no other")
 	}
+	must(t, removeNotes(notes(dir, "3:4")))
+	if left, err := os.ReadDir(filepath.Join(dir, "dead")); err != nil || len(left) > 0 {
+		t.Errorf("left of notes: %v, %v", left, err)
+	}
 }
