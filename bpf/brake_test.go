@@ -99,6 +99,68 @@ func TestBrakeLosesNothing(t *testing.T) {
 	}
 }
 
+// Nor does it where nobody gets a CPU for longer than freezing ever took, neither
+// to read nor to freeze: the waits alone hold the writer back.
+func TestBrakeHoldsAlone(t *testing.T) {
+	h := newHost(t)
+	p := h.open()
+	leaf := h.leaf()
+	id, err := cgroupID(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := p.Start(RunConfig{CgroupID: id, RingBytes: 8 * minRing, Freeze: func(bool) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	awake := make(chan struct{})
+	var kept [classes]uint64
+	read := make(chan error, 1)
+	go func() {
+		read <- run.Read(func(ev *Event) error {
+			<-awake
+			kept[ev.Class]++
+			return nil
+		})
+	}()
+	flood := act(leaf, "deny-flood", denyDir(t), "8000")
+	if err := flood.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waited(t, run, time.Second)
+	close(awake)
+	if err := errors.Join(flood.Wait(), run.Stop(), <-read); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := run.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d waits for %v", stats.Waits, stats.WaitTime)
+	checkLoss(t, stats, kept)
+	if c := stats.Classes[Verdict]; c.Dropped != 0 || c.Sent+stats.Missed < 8000 {
+		t.Errorf("%+v and %d missed, want 8000 and none lost", c, stats.Missed)
+	}
+}
+
+// waited waits until the run's tasks have waited so long for their reader.
+func waited(t *testing.T, run *Run, long time.Duration) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		stats, err := run.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.WaitTime >= long || stats.Classes[Verdict].Dropped > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited for %v only", stats.WaitTime)
+		}
+	}
+}
+
 // A freeze that fails is reported, and the run goes on without.
 func TestBrakeFails(t *testing.T) {
 	h := newHost(t)

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "d1cf0617f1dc26539df254630b2415f6b1840c2b9a5df82b40ce7470ef57b53a"
+const objectsDigest = "21ac18ef26d69d6a67cdd0f1ccdfb76d9dcade1fa8123294fe218a9a62afe110"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "5ba6c53ac6af9e12d4435b5c95959fd7bb9f8c0def18780a129d2548f1869fb4"
+const objectsDigest = "1f091936b68705e39b280940f1056cd00395c0bdb65b1234a5b1a58d88000d1c"

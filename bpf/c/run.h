@@ -121,9 +121,12 @@ INLINE void fill_current(struct header *h, const struct member *m, u8 type, u8 c
 	h->ret = 0;
 }
 
-/* The longest wait just above the brake; WAIT_STEPS more of it when the ring is full. */
-#define WAIT_NS 100000
-#define WAIT_STEPS 16
+/*
+ * A wait is WAIT_MIN just above the brake, grows with the square of what is
+ * above it to WAIT_MAX at three quarters of the ring, and ends sooner if there is room.
+ */
+#define WAIT_MIN 100000   /* ns */
+#define WAIT_MAX 10000000 /* a tick of a kernel with HZ=100 */
 
 struct wait {
 	u64 until;
@@ -139,14 +142,23 @@ static long still_full(u32 round, struct wait *w)
 	return !ring || ringbuf_query(ring, RING_AVAIL_DATA) <= w->mark || ktime_boot_ns() > w->until;
 }
 
+/* longest_wait is in ns, for a ring with so many bytes unread above the mark. */
+INLINE u64 longest_wait(u64 unread, u32 mark)
+{
+	u64 above = (unread - mark) * 512 / mark; /* 256: three quarters of the ring */
+
+	return above < 256 ? WAIT_MIN + WAIT_MAX * above * above / 65536 : WAIT_MIN + WAIT_MAX;
+}
+
 /*
  * wait_for_room keeps the current task busy while its ring is fuller than the
  * brake allows, but not for long: the run is being frozen, and this bounds what
  * its tasks write until they reach the return to user space, where the freezer
- * stops them. The fuller the ring, the longer the wait (1.3 ms at the most that
- * a class may fill): freezing takes a lock of all cgroups. Tracepoints are
- * entered without preemption before Linux 7.0, so that must do; what comes then
- * finds room, or is dropped and counted.
+ * stops them. Freezing takes a lock of all cgroups, and who freezes needs a CPU:
+ * both may take longer than one wait, so what counts is the sum over all events
+ * that find room yet (0010 of docs/decisions). Tracepoints are entered without
+ * preemption before Linux 7.0, so one wait must end soon; what comes then finds
+ * room, or is dropped and counted.
  */
 SEPARATE int wait_for_room(u64 run)
 {
@@ -166,7 +178,7 @@ SEPARATE int wait_for_room(u64 run)
 	if (unread <= w.mark)
 		return 0;
 	begun = ktime_boot_ns();
-	w.until = begun + WAIT_NS + WAIT_STEPS * WAIT_NS * (unread - w.mark) / w.mark;
+	w.until = begun + longest_wait(unread, w.mark);
 	loop(1 << 20, still_full, &w, 0);
 	add(&m.counts->waits, 1);
 	add(&m.counts->wait_ns, ktime_boot_ns() - begun);
