@@ -149,6 +149,27 @@ func actMaps(args []string) error {
 	return errors.Join(errs...)
 }
 
+// actAnonymous makes memory executable that is no file's: five times by mmap,
+// five by mprotect; and once a page of a file that it has changed.
+func actAnonymous(args []string) error {
+	runtime.LockOSThread()
+	page := os.Getpagesize()
+	var errs []error
+	for range 5 {
+		_, err := unix.Mmap(-1, 0, page, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
+		mem, err2 := unix.Mmap(-1, 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		errs = append(errs, err, err2, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_EXEC))
+	}
+	fd, err := unix.Open(args[0]+"/f0", unix.O_RDWR, 0)
+	errs = append(errs, err, unix.Ftruncate(fd, int64(page)))
+	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	mem[0] = 0xc3
+	return unix.Mprotect(mem, unix.PROT_READ|unix.PROT_EXEC)
+}
+
 func actDeep(args []string) error {
 	if err := unix.Chdir(args[0]); err != nil {
 		return err

@@ -40,6 +40,7 @@ var acts = map[string]func(args []string) error{
 	"opentime":   actOpenTime,
 	"changes":    actChanges,
 	"maps":       actMaps,
+	"anonymous":  actAnonymous,
 	"deep":       actDeep,
 	"names":      actNames,
 	"flip":       actFlip,

@@ -21,6 +21,7 @@ const (
 	actMmap
 	actMprotect
 	actReceive // descriptors may have come with the message
+	actAddress // told before; a failure says whom it did not reach
 )
 
 // Flags of callInfo, as enum call_flags.
@@ -68,9 +69,9 @@ var commonCalls = [callCount]callInfo{
 	unix.SYS_RECVFROM: {Flags: callBytes},
 	unix.SYS_RECVMSG:  {Act: actReceive, Flags: callBytes},
 	unix.SYS_RECVMMSG: {Act: actReceive, Flags: callVector},
-	unix.SYS_SENDTO:   {Addr: 5, Flags: callBytes},
-	unix.SYS_SENDMSG:  {Addr: 2, Flags: callBytes | callMsghdr},
-	unix.SYS_SENDMMSG: {Addr: 2, Flags: callMsghdr}, // the first message; the result counts messages
+	unix.SYS_SENDTO:   {Addr: 5, Act: actAddress, Flags: callBytes},
+	unix.SYS_SENDMSG:  {Addr: 2, Act: actAddress, Flags: callBytes | callMsghdr},
+	unix.SYS_SENDMMSG: {Addr: 2, Act: actAddress, Flags: callMsghdr}, // the first message; the result counts messages
 	unix.SYS_SENDFILE: {File: 1, Flags: callBytes | callWrites},
 	unix.SYS_SPLICE:   {File: 3, Flags: callBytes | callWrites},
 	unix.SYS_TEE:      {Flags: callBytes},
@@ -78,8 +79,8 @@ var commonCalls = [callCount]callInfo{
 
 	unix.SYS_COPY_FILE_RANGE: {File: 3, Flags: callBytes | callWrites},
 
-	unix.SYS_CONNECT: {Addr: 2},
-	unix.SYS_BIND:    {Addr: 2},
+	unix.SYS_CONNECT: {Addr: 2, Act: actAddress},
+	unix.SYS_BIND:    {Addr: 2, Act: actAddress},
 	unix.SYS_LISTEN:  {Flags: callListen},
 
 	unix.SYS_EXECVE:   {Path: 1, Flags: callExec},

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "21ac18ef26d69d6a67cdd0f1ccdfb76d9dcade1fa8123294fe218a9a62afe110"
+const objectsDigest = "521c4ee13faf5407a5cc59895949f73ea115c4d5e6f0bf935da225aceb9295ab"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "1f091936b68705e39b280940f1056cd00395c0bdb65b1234a5b1a58d88000d1c"
+const objectsDigest = "5610ebf41599e885e5f9313b450cb07c378a6462e6bb01a02510f682a623220d"

@@ -186,6 +186,8 @@ const (
 	Opened How = iota + 1
 	MappedExec
 	MappedWrite // shared and writable
+	MappedAnon  // to be executed, and of no file
+	MappedCopy  // to be executed; pages of it may be the process's own copies of the file's
 )
 
 // Bits of FileInfo.FMode (include/linux/fs.h).

@@ -262,6 +262,35 @@ func TestMappingsAreRecorded(t *testing.T) {
 	}
 }
 
+// Memory that is executed and no file's content is told, and counted by thread.
+func TestAnonymousMemoryIsRecorded(t *testing.T) {
+	h := newHost(t)
+	dir := fileDir(t, 1)
+	events, stats := h.observe(h.open(), RunConfig{ChangesOnly: true}, "anonymous", dir)
+	var made uint64
+	var changed []string
+	for _, ev := range events {
+		switch f := &ev.File; {
+		case ev.Type == Repeat && f.How == MappedAnon:
+			made += f.Count
+		case ev.Type == File && f.How == MappedAnon:
+			made++
+			if len(f.Path.Text) > 0 || f.Inode != 0 || !f.Object || f.Args[2]&unix.PROT_EXEC == 0 {
+				t.Errorf("%+v", f)
+			}
+		case ev.Type == File && f.How == MappedCopy:
+			changed = append(changed, string(f.Path.Text))
+		}
+	}
+	checkCount(t, stats, made, 10)
+	if stats.Missed == 0 && (len(changed) != 1 || changed[0] != dir+"/f0") {
+		t.Errorf("changed pages of %q", changed)
+	}
+	if files := ofType(events, File); len(files) > 8 {
+		t.Errorf("%d records of ten mappings", len(files))
+	}
+}
+
 // What is only read is left out on demand, and nothing else.
 func TestChangesOnly(t *testing.T) {
 	h := newHost(t)

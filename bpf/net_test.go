@@ -170,6 +170,16 @@ func TestUnixSockets(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	var failed []string // afterwards
+	for _, ev := range ofType(events, Call) {
+		if ev.NR == unix.SYS_CONNECT {
+			failed = append(failed, fmt.Sprintf("%v %q", unix.Errno(-ev.Ret), bytes.TrimRight(ev.Call.Addr[2:], "\x00")))
+		}
+	}
+	want = []string{`no such file or directory "relative/agent.sock"`, `connection refused "\x00agent"`}
+	if fmt.Sprint(failed) != fmt.Sprint(want) {
+		t.Errorf("failed %v, want %v", failed, want)
+	}
 }
 
 // A cgroup below the parent that is no run is denied everything, loopback too.

@@ -24,6 +24,9 @@ type RunConfig struct {
 	// RingBytes is the size of the event ring: a power of two, at least 64 KiB.
 	// 0 is 1 MiB, 4 MiB with Freeze, and more where there are more than 8 CPUs.
 	RingBytes int
+	// ControlBytes is how much of the ring may be unread when an event of class
+	// Control still goes in. 0: all of it. Less is for tests of what is lost then.
+	ControlBytes int
 	// Freeze, where set, is how the run waits for its reader instead of losing
 	// events: called with true it stops every task in the cgroup, with false it
 	// lets them go on. It may be called from any goroutine, one at a time, until
@@ -140,6 +143,9 @@ func (r *Run) start(cfg RunConfig) error {
 	value := runValue{
 		Slot: r.slot.index, Watermark: size / 4,
 		Room: [classes]uint32{Bulk: size / 8 * 6, Verdict: size / 8 * 7, Control: size},
+	}
+	if cfg.ControlBytes > 0 {
+		value.Room[Control] = uint32(cfg.ControlBytes)
 	}
 	if r.brake != nil {
 		value.Brake = size / 2

@@ -193,7 +193,7 @@ func (c *codeRecord) failed(e *trace.Event) {
 
 // mapped asks for libraries, and for programs that a loader was given.
 func (c *codeRecord) mapped(e *trace.Event) {
-	if e.Verdict != trace.VerdictDeny {
+	if e.Verdict != trace.VerdictDeny && !e.Anon { // what the file holds is not what runs
 		c.ask(e, false)
 	}
 }

@@ -155,7 +155,7 @@ func (r *Run) startSensor() error {
 	}
 	cfg := bpf.RunConfig{
 		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy),
-		RingBytes: r.cfg.ringBytes, ChangesOnly: r.cfg.Policy.TraceFiles.Value == "changes", Position: func() uint64 { return r.rec.w.Seq() },
+		RingBytes: r.cfg.ringBytes, ControlBytes: r.cfg.roomBytes, ChangesOnly: r.cfg.Policy.TraceFiles.Value == "changes", Position: func() uint64 { return r.rec.w.Seq() },
 	}
 	r.freezer.leaf = r.leaf
 	if throttled(r.cfg.Policy) {

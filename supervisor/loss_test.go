@@ -94,6 +94,7 @@ type stormy struct {
 	n        int
 	onLoss   string
 	ring     int   // bytes; 0: the default
+	room     int   // bytes of it for processes; 0: all
 	maxTrace int64 // bytes; 0: the default
 	padding  int   // bytes of the environment, which each execve makes events of
 }
@@ -126,7 +127,7 @@ func (c stormy) run(t *testing.T) (*runs.Result, *storm) {
 	defer null.Close()
 	res, err := Execute(context.Background(), Config{
 		Policy: p, Argv: []string{ws + "/storm", strconv.Itoa(c.n)}, Environ: os.Environ(),
-		Stdin: null, Stdout: null, Stderr: null, StateDir: t.TempDir(), Log: zerolog.Nop(), ringBytes: c.ring,
+		Stdin: null, Stdout: null, Stderr: null, StateDir: t.TempDir(), Log: zerolog.Nop(), ringBytes: c.ring, roomBytes: c.room,
 	})
 	must(t, err)
 	return res, readStorm(t, filepath.Join(res.Record.Path, runs.TraceFile))
@@ -137,6 +138,7 @@ type storm struct {
 	judgement trace.Judgement
 	why       []string
 	acts      map[trace.Kind]uint64 // of the command
+	early     map[trace.Kind]uint64 // of init, and before the command
 	opened    uint64                // opens of the storm's files
 	refused   uint64                // and of the one that is closed to it
 	born      uint64                // processes that the command made, threads apart
@@ -150,7 +152,7 @@ func readStorm(t *testing.T, name string) *storm {
 	f, err := os.Open(name)
 	must(t, err)
 	defer f.Close()
-	s := &storm{acts: map[trace.Kind]uint64{}, counts: map[string]uint64{}}
+	s := &storm{acts: map[trace.Kind]uint64{}, early: map[trace.Kind]uint64{}, counts: map[string]uint64{}}
 	r := trace.NewReader(f)
 	var e trace.Event
 	for {
@@ -164,6 +166,8 @@ func readStorm(t *testing.T, name string) *storm {
 			if e.Kind == trace.KindFork && e.Child.Pid != e.Proc.Pid {
 				s.born++
 			}
+		} else {
+			s.early[e.Kind] += e.Times()
 		}
 		if e.Kind == trace.KindOpen && e.Denied() && bytes.HasSuffix(e.Path, []byte("closed")) {
 			s.refused += e.Times()
@@ -233,12 +237,35 @@ func TestLossesAddUp(t *testing.T) {
 func TestLostProcessesAddUp(t *testing.T) {
 	n := stormOf(t, 20_000) / 4
 	res, got := stormy{act: "process-storm", n: n, onLoss: "record", ring: 64 << 10, padding: 64_000}.run(t)
-	for kind, kept := range map[string]uint64{"exec": got.acts[trace.KindExec], "exit": got.acts[trace.KindExit], "fork": got.born + 1} {
-		lost := got.counts["lost."+kind]
+	checkProcesses(t, n, res, got)
+}
+
+// With hardly any room of their own they are lost in great numbers, each kind of them.
+func TestProcessesWithoutRoomAddUp(t *testing.T) {
+	n := stormOf(t, 20_000) / 4
+	res, got := stormy{act: "process-storm", n: n, onLoss: "record", room: 1}.run(t)
+	checkProcesses(t, n, res, got)
+	for _, kind := range []string{"exec", "exit", "fork"} {
+		if got.counts["lost."+kind] == 0 {
+			t.Errorf("no %s is lost", kind)
+		}
+	}
+	if got.judgement != trace.Incomplete || len(got.losses) == 0 {
+		t.Errorf("%s, %d losses", got.judgement, len(got.losses))
+	}
+}
+
+func checkProcesses(t *testing.T, n int, res *runs.Result, got *storm) {
+	t.Helper()
+	for kind, kept := range map[string]uint64{
+		"exec": got.acts[trace.KindExec] + got.early[trace.KindExec], "exit": got.acts[trace.KindExit] + got.early[trace.KindExit],
+		"fork": got.born + got.early[trace.KindFork],
+	} {
+		lost, want := got.counts["lost."+kind], n+2 // with the command and init
 		t.Logf("%s: %d kept, %d lost in %d losses", kind, kept, lost, len(got.losses))
 		// Of lost forks it is not known how many were of threads.
-		if res.Status != 0 || !got.adds(kept+lost, n+1) && (kind != "fork" || lost == 0 || kept > uint64(n+1) || kept+lost < uint64(n+1)) {
-			t.Errorf("status %d: %s: %d kept, %d lost, want %d in all", res.Status, kind, kept, lost, n+1)
+		if res.Status != 0 || !got.adds(kept+lost, want) && (kind != "fork" || lost == 0 || kept > uint64(want) || kept+lost < uint64(want)) {
+			t.Errorf("status %d: %s: %d kept, %d lost, want %d in all", res.Status, kind, kept, lost, want)
 		}
 	}
 	checkStorm(t, res, got)

@@ -368,3 +368,22 @@ func TestFamilyAndProtocolNames(t *testing.T) {
 		}
 	}
 }
+
+// A connection that was let pass and failed is told with its error, and is no denial; what named nobody is not told.
+func TestRecordFailedConnect(t *testing.T) {
+	base := bpf.Event{Phase: bpf.Command, TGID: 1, TID: 1}
+	tried, failed, nobody := base, base, base
+	tried.Type, tried.Socket = bpf.Unix, bpf.SocketInfo{Hook: bpf.HookConnect, Allowed: true, Family: unix.AF_UNIX, Text: []byte("/run/x\x00")}
+	failed.Type, failed.NR, failed.Ret = bpf.Call, unix.SYS_CONNECT, -int64(unix.ENOENT)
+	failed.Call.Addr = []byte("\x01\x00/run/x\x00")
+	nobody.Type, nobody.NR, nobody.Ret = bpf.Call, unix.SYS_SENDTO, -int64(unix.EPIPE)
+	list, _ := record(t, recordPlan(), tried, failed, failed, nobody)
+	if len(list) != 3 || list[0].Verdict != trace.VerdictAllow || list[0].Errno != 0 {
+		t.Fatalf("%+v", list)
+	}
+	for _, e := range list[1:] {
+		if e.Kind != trace.KindConnect || string(e.Path) != "/run/x" || e.Errno != int32(unix.ENOENT) || e.Verdict != "" {
+			t.Errorf("%+v", e)
+		}
+	}
+}

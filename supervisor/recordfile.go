@@ -37,6 +37,10 @@ func (r *recorder) file(b *bpf.Event) {
 	if b.Type == bpf.File && f.How == bpf.Opened {
 		e.Ret = b.Ret
 	}
+	if e.Anon = f.How == bpf.MappedAnon || f.How == bpf.MappedCopy; f.How == bpf.MappedAnon {
+		r.anonymous(b)
+		return
+	}
 	r.kernelPath(&f.Path, f.Mode, f.Inode)
 	e.PathSource = trace.PathFDExit
 	if f.Object || b.Type == bpf.FD {
@@ -48,6 +52,14 @@ func (r *recorder) file(b *bpf.Event) {
 	e.DevMajor, e.DevMinor, e.Ino, e.Ctime = unix.Major(f.Dev), unix.Minor(f.Dev), f.Inode, f.Ctime
 	if f.Slot != noSlot {
 		r.repeats.put(r.slotKey(b), e, r.writeRepeat)
+	}
+}
+
+// anonymous is for memory of no file that is to be executed: there is no path,
+// and how often the thread does it again is counted.
+func (r *recorder) anonymous(b *bpf.Event) {
+	if b.File.Slot != noSlot {
+		r.repeats.put(r.slotKey(b), &r.ev, r.writeRepeat)
 	}
 }
 
@@ -69,6 +81,7 @@ func (r *recorder) repeat(b *bpf.Event) {
 		e.Access = accessOf(f.FMode)
 	}
 	e.DevMajor, e.DevMinor, e.Ino, e.Ctime = unix.Major(f.Dev), unix.Minor(f.Dev), f.Inode, f.Ctime
+	e.Anon = f.How == bpf.MappedAnon || f.How == bpf.MappedCopy
 	if m := r.repeats.find(r.slotKey(b)); m != nil && m.ino == f.Inode {
 		m.fill(e)
 	}
@@ -76,7 +89,7 @@ func (r *recorder) repeat(b *bpf.Event) {
 
 func fileKind(f *bpf.FileInfo) trace.Kind {
 	switch {
-	case f.How == bpf.MappedExec:
+	case f.How == bpf.MappedExec, f.How == bpf.MappedAnon, f.How == bpf.MappedCopy:
 		return trace.KindMmapExec
 	case f.How == bpf.MappedWrite:
 		return trace.KindMmapWrite
@@ -135,6 +148,9 @@ func (r *recorder) change(b *bpf.Event) bool {
 	if e.Errno == 0 {
 		return true
 	}
+	if e.Kind == trace.KindConnect || e.Kind == trace.KindBind || e.Kind == trace.KindSend {
+		return r.unreached(b)
+	}
 	if b.Call.Refused.By != 0 { // as a rename between directories, which ends with EXDEV
 		r.judge(b)
 	}
@@ -153,6 +169,18 @@ func (r *recorder) change(b *bpf.Event) bool {
 		return false
 	}
 	r.repeats.put(r.key, e, r.writeRepeat)
+	return true
+}
+
+// unreached is the end of a call that a cgroup program has let pass, and told,
+// and that failed all the same; false where it named nobody.
+func (r *recorder) unreached(b *bpf.Event) bool {
+	e := &r.ev
+	if e.Family == "" {
+		r.fold(b)
+		return false
+	}
+	e.Name = r.names[e.Addr.Unmap()]
 	return true
 }
 

@@ -282,3 +282,19 @@ func BenchmarkRecord(b *testing.B) {
 		})
 	}
 }
+
+// Memory of no file has no path, and how often it was made executable is counted.
+func TestRecordAnonymousMemory(t *testing.T) {
+	first := bpf.Event{Type: bpf.File, Phase: bpf.Command, TGID: 1, TID: 1, NR: unix.SYS_MMAP, File: bpf.FileInfo{How: bpf.MappedAnon, Object: true, Slot: 4}}
+	first.File.Args[2] = unix.PROT_READ | unix.PROT_EXEC
+	again := bpf.Event{Type: bpf.Repeat, Phase: bpf.Command, TGID: 1, TID: 1, File: bpf.FileInfo{How: bpf.MappedAnon, Slot: 4, Count: 6}}
+	list, _ := record(t, recordPlan(), first, again)
+	if len(list) != 2 || list[1].Count != 6 {
+		t.Fatalf("%+v", list)
+	}
+	for _, e := range list {
+		if e.Kind != trace.KindMmapExec || !e.Anon || len(e.Path) > 0 || e.Flags != unix.PROT_READ|unix.PROT_EXEC || e.SyscallNr != unix.SYS_MMAP {
+			t.Errorf("%+v", e)
+		}
+	}
+}

@@ -42,7 +42,7 @@ type repeat struct {
 	pathLen, toLen, mode     uint32
 	devMajor, devMinor       uint32
 	flags, resolve, ino      uint64
-	memfd, deleted           bool
+	memfd, deleted, anon     bool
 	verdict                  trace.Verdict
 	layer                    trace.Layer
 	certainty                trace.Certainty
@@ -171,7 +171,7 @@ func (m *repeat) remember(e *trace.Event) {
 	m.kind, m.source, m.syscall, m.access = e.Kind, e.PathSource, e.Syscall, e.Access
 	m.nr, m.errno, m.pathLen, m.toLen, m.mode = e.SyscallNr, e.Errno, e.PathLen, e.ToLen, e.Mode
 	m.devMajor, m.devMinor, m.flags, m.resolve, m.ino = e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino
-	m.memfd, m.deleted = e.Memfd, e.Deleted
+	m.memfd, m.deleted, m.anon = e.Memfd, e.Deleted, e.Anon
 	m.verdict, m.layer, m.certainty = e.Verdict, e.Layer, e.Certainty
 	m.rule, m.ruleSource, m.remedy, m.blockers = e.Rule, e.RuleSource, e.Remedy, e.Blockers
 	m.newUID, m.newGID = e.NewUID, e.NewGID
@@ -183,7 +183,7 @@ func (m *repeat) fill(e *trace.Event) {
 	e.Kind, e.PathSource, e.Syscall, e.Access = m.kind, m.source, m.syscall, m.access
 	e.SyscallNr, e.Errno, e.PathLen, e.ToLen, e.Mode = m.nr, m.errno, m.pathLen, m.toLen, m.mode
 	e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino = m.devMajor, m.devMinor, m.flags, m.resolve, m.ino
-	e.Memfd, e.Deleted = m.memfd, m.deleted
+	e.Memfd, e.Deleted, e.Anon = m.memfd, m.deleted, m.anon
 	e.Verdict, e.Layer, e.Certainty = m.verdict, m.layer, m.certainty
 	e.Rule, e.RuleSource, e.Remedy, e.Blockers = m.rule, m.ruleSource, m.remedy, m.blockers
 	e.NewUID, e.NewGID = m.newUID, m.newGID

@@ -36,6 +36,7 @@ type Config struct {
 	Signals  <-chan os.Signal  // forwarded to the command; nil: none
 	Log      zerolog.Logger    // the operational log, never the record
 
+	roomBytes int // in it for execve, fork and exit; 0: all of it
 	ringBytes int // of the sensor's ring; 0 is its default; tests have small ones
 }
 

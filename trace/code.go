@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +16,7 @@ type code struct {
 	rows   []*codeRow
 	byWhat map[string]*codeRow // by digest and path
 	byFile map[fileID]*codeRow // the latest version
+	images map[uint32]string   // by process: what it executed last, quoted
 	bytes  int
 	hidden uint64
 }
@@ -35,7 +37,7 @@ type codeRow struct {
 var codeWays = [...]string{"exec", "map"}
 
 func newCode(whole bool) *code {
-	return &code{whole: whole, byWhat: map[string]*codeRow{}, byFile: map[fileID]*codeRow{}}
+	return &code{whole: whole, byWhat: map[string]*codeRow{}, byFile: map[fileID]*codeRow{}, images: map[uint32]string{}}
 }
 
 func runsCode(e *Event) bool {
@@ -64,6 +66,7 @@ func (c *code) add(e *Event) {
 	switch e.Kind {
 	case KindExec:
 		row.ways |= 1
+		c.image(e)
 	case KindMmapExec:
 		row.ways |= 2
 	default:
@@ -72,10 +75,23 @@ func (c *code) add(e *Event) {
 	row.count += e.Times()
 }
 
+// maxImages bounds for how many processes their image is remembered.
+const maxImages = 4096
+
+func (c *code) image(e *Event) {
+	if len(c.images) >= maxImages {
+		clear(c.images)
+	}
+	c.images[e.Proc.Pid] = Object(e)
+}
+
 // row finds or makes the row of a file that is known by digest and path only;
 // nil when there is no room.
 func (c *code) row(e *Event) *codeRow {
 	what := codeObject(e)
+	if e.Anon && len(e.Path) == 0 { // no file says what it holds, so at least whose it is
+		what += ", of process " + strconv.FormatUint(uint64(e.Proc.Pid), 10) + " " + cmp.Or(c.images[e.Proc.Pid], "-")
+	}
 	key := digestOf(e) + " " + what
 	if row := c.byWhat[key]; row != nil {
 		return row
@@ -100,6 +116,9 @@ func codeObject(e *Event) string {
 	if len(e.Path) == 0 && e.Kind == KindCode {
 		return "text given to an interpreter"
 	}
+	if e.Anon && len(e.Path) == 0 {
+		return "memory of no file"
+	}
 	return cmp.Or(Object(e), "?") + oddities(e)
 }
 
@@ -119,6 +138,10 @@ func oddities(e *Event) string {
 	switch {
 	case e.Memfd:
 		return " (anonymous memory)"
+	case e.Anon && len(e.Path) == 0:
+		return " memory of no file"
+	case e.Anon:
+		return " (changed in memory)"
 	case e.Deleted:
 		return " (deleted)"
 	}

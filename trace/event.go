@@ -238,6 +238,7 @@ type Event struct {
 	FD         int32  // inherit and receive: the descriptor, always written
 	Memfd      bool   // the file is anonymous memory (memfd_create)
 	Deleted    bool   // the file has no name any more
+	Anon       bool   // mmap_exec: the memory is the process's own, wholly or in part, and no file says what it holds
 	Name       []byte // name asked for (dns), attribute (setxattr)
 	NameLen    uint32 // as PathLen
 

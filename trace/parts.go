@@ -101,7 +101,7 @@ func onNetwork(e *Event) bool {
 
 // netLine renders an act on the network; of a connection that has ended, how.
 func netLine(e *Event) string {
-	how := cmp.Or(Line(e.End), Line(string(e.Verdict)), "-")
+	how := cmp.Or(Line(e.End), Line(string(e.Verdict)), ErrnoName(e.Errno), "-")
 	return fmt.Sprintf("%s %s %s", how, Line(string(e.Kind)), cmp.Or(peer(e), "-"))
 }
 

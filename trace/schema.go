@@ -65,6 +65,7 @@ var schema = []field{
 	{"fd", signed32(func(e *Event) *int32 { return &e.FD })},
 	{"memfd", truth(func(e *Event) *bool { return &e.Memfd })},
 	{"deleted", truth(func(e *Event) *bool { return &e.Deleted })},
+	{"anon", truth(func(e *Event) *bool { return &e.Anon })},
 	{"name", raw(func(e *Event) *[]byte { return &e.Name })},
 	{"name_b64", exact(func(e *Event) *[]byte { return &e.Name })},
 	{"name_len", number32(func(e *Event) *uint32 { return &e.NameLen })},

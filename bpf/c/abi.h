@@ -144,6 +144,7 @@ enum act {
 	ACT_MMAP,
 	ACT_MPROTECT,
 	ACT_RECEIVE,  /* descriptors may have come with the message */
+	ACT_ADDRESS,  /* nothing: it is told before; a failure says whom it did not reach */
 };
 
 enum call_flags {
@@ -261,6 +262,8 @@ enum file_how {
 	HOW_OPEN = 1,
 	HOW_MAP_EXEC,
 	HOW_MAP_WRITE,
+	HOW_MAP_ANON, /* to be executed, and of no file */
+	HOW_MAP_COPY, /* to be executed; pages of it may be the process's own copies of the file's */
 };
 
 /* What a struct file refers to. */

@@ -6,6 +6,10 @@
 #include "call.h"
 #include "receive.h"
 
+#define EINTR 4
+#define EAGAIN 11
+#define EALREADY 114
+#define EINPROGRESS 115
 #define ERESTARTSYS 512 /* and up to 516: the call goes on */
 #define PROT_WRITE 2
 #define PROT_EXEC 4
@@ -78,7 +82,7 @@ SEPARATE int note_file(u64 run, u64 file, u32 how, s64 ret, s32 nr)
 	u8 number = NO_SLOT;
 	struct member m;
 
-	if (!file || !find(&m, run))
+	if ((!file && found.how != HOW_MAP_ANON) || !find(&m, run))
 		return 0;
 	describe(&now.file, found.file, found.how);
 	if ((m.run->flags & RUN_CHANGES) && only_read(&now.file))
@@ -99,6 +103,7 @@ SEPARATE int note_file(u64 run, u64 file, u32 how, s64 ret, s32 nr)
 struct mapping {
 	struct file *file;
 	u64 flags, end;
+	void *copies; /* NULL: all pages are the file's */
 };
 
 /* take_mapping is called by find_vma() with the mapping that holds the address. */
@@ -108,12 +113,17 @@ static long take_mapping(struct task_struct *task, struct vm_area_struct *vma, s
 	out->file = COPY(vma, vm_file); /* a number: note_file takes no pointer */
 	out->flags = READ(vma, vm_flags);
 	out->end = READ(vma, vm_end);
+	out->copies = COPY(vma, anon_vma);
 	return 0;
 }
 
-INLINE u8 how_mapped(u64 prot)
+INLINE u8 how_mapped(u64 prot, const struct mapping *mapping)
 {
-	return prot & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
+	if (!(prot & PROT_EXEC))
+		return HOW_MAP_WRITE;
+	if (!mapping->file)
+		return HOW_MAP_ANON;
+	return mapping->copies && !(mapping->flags & VM_SHARED) ? HOW_MAP_COPY : HOW_MAP_EXEC;
 }
 
 /*
@@ -126,15 +136,19 @@ INLINE void on_mmap(u64 run, const u64 *args, s64 ret, s32 nr)
 	struct mapping mapping = {};
 	u32 source = SOURCE_OBJECT;
 
-	if ((args[3] & MAP_ANONYMOUS) || !((args[2] & PROT_EXEC) || ((args[2] & PROT_WRITE) && (args[3] & MAP_SHARED))))
+	if (!(args[2] & PROT_EXEC) && ((args[3] & MAP_ANONYMOUS) || !(args[2] & PROT_WRITE) || !(args[3] & MAP_SHARED)))
 		return;
+	if (args[3] & MAP_ANONYMOUS) {
+		note_file(run, 0, FOUND(HOW_MAP_ANON, source), ret, nr);
+		return;
+	}
 	if (find_vma(current_task_btf(), ret, take_mapping, &mapping, 0)) {
 		mapping.file = open_file(args[4]);
 		mapping.flags = args[3] & MAP_SHARED ? VM_SHARED : 0;
 		source = SOURCE_FD;
 	}
 	if ((args[2] & PROT_EXEC) || (mapping.flags & VM_SHARED))
-		note_file(run, (u64)mapping.file, FOUND(how_mapped(args[2]), source), ret, nr);
+		note_file(run, (u64)mapping.file, FOUND(args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE, source), ret, nr);
 }
 
 /* A range whose protection was changed, and how far it has been gone through. */
@@ -154,7 +168,7 @@ SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
 	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0))
 		return 0;
 	if ((prot & PROT_EXEC) || (mapping.flags & VM_SHARED))
-		note_file(run, (u64)mapping.file, FOUND(how_mapped(prot), SOURCE_OBJECT), 0, nr);
+		note_file(run, (u64)mapping.file, FOUND(how_mapped(prot, &mapping), SOURCE_OBJECT), 0, nr);
 	return mapping.end - at;
 }
 
@@ -208,8 +222,16 @@ INLINE void on_success(const struct member *m, struct pt_regs *regs, s64 ret, s3
 		count_file(m, args, ret, info);
 	if (ret == 0 && (flags & CALL_LISTEN))
 		report_listen(m->id, args[0], nr);
-	if (info->act && in_command(m->run, current_pid_tgid() >> 32))
+	if (info->act && info->act != ACT_ADDRESS && in_command(m->run, current_pid_tgid() >> 32))
 		on_act(m, regs, ret, nr, info->act);
+}
+
+/* is_failure is true where the record says why a call failed: one that has not ended yet, or is to be tried again, did not. */
+INLINE bool8 is_failure(s64 ret, u8 act)
+{
+	if (act == ACT_ADDRESS && (ret == -EAGAIN || ret == -EALREADY || ret == -EINPROGRESS || ret == -EINTR))
+		return 0;
+	return (act == ACT_OPEN || act == ACT_CHANGE || act == ACT_ADDRESS) && ret > -ERESTARTSYS;
 }
 
 INLINE void on_failure(const struct member *m, s64 ret, s32 nr, const volatile struct call_info *info)
@@ -220,8 +242,7 @@ INLINE void on_failure(const struct member *m, s64 ret, s32 nr, const volatile s
 		report_call(m->id, ret, nr, EV_EXEC_FAIL);
 	else if (is_denial(ret, flags))
 		report_call(m->id, ret, nr, EV_DENY);
-	else if ((info->act == ACT_OPEN || info->act == ACT_CHANGE) && ret > -ERESTARTSYS &&
-		 in_command(m->run, current_pid_tgid() >> 32))
+	else if (is_failure(ret, info->act) && in_command(m->run, current_pid_tgid() >> 32))
 		report_call(m->id, ret, nr, EV_CALL);
 }
 

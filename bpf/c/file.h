@@ -114,7 +114,7 @@ INLINE void describe(struct file_info *info, struct file *file, u8 how)
 	info->how = how;
 	info->state = 0;
 	info->path_full = 0;
-	info->ctime = how == HOW_MAP_EXEC || how == HOW_OPEN ? changed_at(inode) : 0;
+	info->ctime = how == HOW_MAP_EXEC || how == HOW_MAP_COPY || how == HOW_OPEN ? changed_at(inode) : 0;
 }
 
 /* Off the stack, of which the deepest chain of sys_exit has 512 bytes in all. */

@@ -305,6 +305,7 @@ struct vm_area_struct {
 	u64 vm_end;
 	u64 vm_flags;
 	struct file *vm_file;
+	void *anon_vma; /* set once a page has been copied, or is of no file */
 } KERNEL_TYPE;
 
 struct fdtable {

@@ -186,7 +186,7 @@ func (f facts) record(e *trace.Event) {
 	case e.Kind == trace.KindExit:
 		f.add("exit "+strconv.Itoa(int(e.ExitCode)), 1)
 		return
-	case e.Kind == trace.KindConnect:
+	case e.Kind == trace.KindConnect && (e.Errno == 0 || e.Denied()): // one that failed was told when it was tried
 		f.add("connect "+peer(e), int(e.Times()))
 		return
 	case e.Errno != 0:

@@ -199,6 +199,7 @@ func (x *exporter) rest(e *trace.Event) doc {
 	d.put("truncated", e.PathLen != 0 || e.ToLen != 0 || e.ArgvLen != 0)
 	d.put("memfd", e.Memfd)
 	d.put("deleted", e.Deleted)
+	d.put("anon", e.Anon)
 	d.put("name", text(e.Name))
 	d.put("script", text(e.Script))
 	d.put("hash_state", e.HashState)

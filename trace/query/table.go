@@ -63,6 +63,7 @@ var fields = sync.OnceValue(func() []field {
 		}, func(e *trace.Event) int32 { return e.FD }),
 		flag("memfd", func(e *trace.Event) bool { return e.Memfd }),
 		flag("deleted", func(e *trace.Event) bool { return e.Deleted }),
+		flag("anon", func(e *trace.Event) bool { return e.Anon }),
 		raw("name", func(e *trace.Event) []byte { return e.Name }),
 		num("name_len", Bytes, func(e *trace.Event) uint32 { return e.NameLen }),
 
