@@ -58,7 +58,7 @@ func (c *committer) moveOne(e *Entry) error {
 	if err != nil {
 		return err
 	}
-	return unix.Renameat2(dir, name, c.stage, staged(e), unix.RENAME_NOREPLACE)
+	return renameFree(dir, name, c.stage, staged(e))
 }
 
 // forced is the answer to something that is not there: with Force its place
@@ -93,7 +93,7 @@ func (c *committer) remove() error {
 		if dir < 0 || !gone(e) || e.Old.Type == Dir {
 			return nil
 		}
-		return c.unlink(dir, e)
+		return c.wrap(e, c.unlink(dir, e))
 	}
 	t.leave = func(dir int, e *Entry) error {
 		if dir < 0 || !gone(e) || e.Old.Type != Dir {
@@ -114,25 +114,6 @@ func (c *committer) wrap(e *Entry, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%q: %w", c.set.Path(e), err)
-}
-
-// unlink removes a name whose object is what the run saw.
-func (c *committer) unlink(dir int, e *Entry) error {
-	m, err := statAt(dir, string(e.Name))
-	if err == unix.ENOENT {
-		return nil
-	}
-	if err != nil {
-		return c.wrap(e, err)
-	}
-	if why, err := differs(dir, e, &m); err != nil || why != "" && !c.o.Force {
-		return c.wrap(e, errors.Join(err, conflictNow(why)))
-	}
-	if m.typ() == Dir {
-		return nil // only with Force, which does not remove trees that the run did not see
-	}
-	c.step("unlink " + staged(e))
-	return c.wrap(e, c.write(dir, e, func() error { return unix.Unlinkat(dir, string(e.Name), 0) }))
 }
 
 // conflictNow is a change of the host between the check and the act.
@@ -227,7 +208,7 @@ func (c *committer) placeOne(dir int, e *Entry) error {
 	switch {
 	case len(e.From) > 0:
 		c.step("move in " + staged(e))
-		err := c.write(dir, e, func() error { return unix.Renameat2(c.stage, staged(e), dir, name, unix.RENAME_NOREPLACE) })
+		err := c.write(dir, e, func() error { return renameFree(c.stage, staged(e), dir, name) })
 		if err == unix.ENOENT { // done before
 			err = nil
 		}
@@ -248,34 +229,6 @@ func (c *committer) placeOne(dir int, e *Entry) error {
 		return c.wrap(e, c.settleFile(dir, name, e))
 	}
 	return nil
-}
-
-// moveIn renames a staged object over what was there.
-func (c *committer) moveIn(dir int, e *Entry, name string) error {
-	if _, err := statAt(c.stage, staged(e)); err == unix.ENOENT {
-		return nil // done before
-	}
-	flags := uint(unix.RENAME_NOREPLACE)
-	m, err := statAt(dir, name)
-	if err != nil && err != unix.ENOENT {
-		return err
-	}
-	if err == nil {
-		old := e.Old
-		if old == nil || old.Type != e.New.Type {
-			old = e.New // the same was made on the host
-		}
-		if why, err := differs(dir, &Entry{Name: e.Name, Old: old}, &m); err != nil || why != "" && !c.o.Force {
-			return errors.Join(err, conflictNow(why))
-		}
-		flags = 0
-	}
-	c.step("move in " + staged(e))
-	if err := c.write(dir, e, func() error { return unix.Renameat2(c.stage, staged(e), dir, name, flags) }); err != nil {
-		return err
-	}
-	// Between two names of one file rename(2) does nothing.
-	return ignoreNotExist(unix.Unlinkat(c.stage, staged(e), 0))
 }
 
 // settleFile settles a file that stays. Only what the run saw gets its new mode:

@@ -122,6 +122,9 @@ func (c *committer) checkOne(dir int, e *Entry) error {
 	if why == "" && m.nlink > 1 && e.New != nil && e.New.Type == File && !needsStage(e) && e.Op() != Touched {
 		why = fmt.Sprintf("it has %d names (hard links), and its mode or attributes would change for all of them", m.nlink)
 	}
+	if why == "" && e.Old.Type == File && (e.New == nil || needsStage(e)) && openForWriting(dir, string(e.Name)) {
+		why = beingWritten
+	}
 	if why != "" {
 		c.conflict(e, "%s", why)
 	}
@@ -202,6 +205,10 @@ func digestAt(dir int, name string) (string, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
+	return digestOf(f)
+}
+
+func digestOf(f *os.File) (string, error) {
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
 		return "", err

@@ -52,12 +52,12 @@ func (c *committer) stageOne(e *Entry) error {
 	name := staged(e)
 	switch e.New.Type {
 	case Symlink:
-		return errors.Join(unix.Symlinkat(string(e.New.Target), c.stage, name), c.own(e, name))
+		return errors.Join(unix.Symlinkat(string(e.New.Target), c.stage, name), c.group(e, name))
 	case Fifo:
 		return errors.Join(unix.Mkfifoat(c.stage, name, 0o600), unix.Fchmodat(c.stage, name, e.New.Mode&0o777, 0))
 	}
-	if n := e.New.Link; n > 0 && c.picks[n-1] && needsStage(c.set.at(n)) {
-		return unix.Linkat(c.stage, strconv.Itoa(n), c.stage, name, 0)
+	if c.linked(e) {
+		return unix.Linkat(c.stage, strconv.Itoa(e.New.Link), c.stage, name, 0)
 	}
 	return c.stageFile(e, name)
 }
@@ -80,17 +80,19 @@ func (c *committer) stageFile(e *Entry, name string) error {
 	if err := c.sameAsKept(name, e.New); err != nil {
 		return err
 	}
-	if err := setXattrs(fd, e.New.Xattrs, nil); err != nil {
+	return errors.Join(dress(fd, e.New), c.group(e, name))
+}
+
+// dress gives a new file its attributes, mode and time.
+func dress(fd int, n *Node) error {
+	if err := setXattrs(fd, n.Xattrs, nil); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, e.New.Mode&0o777); err != nil { // no set-id bit is ever committed
+	if err := unix.Fchmod(fd, n.Mode&0o777); err != nil { // no set-id bit is ever committed
 		return err
 	}
-	t := unix.NsecToTimespec(e.New.MTime)
-	if err := unix.UtimesNanoAt(c.stage, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
-	}
-	return c.own(e, name) // last: a file that was given away can no longer be changed
+	t := unix.NsecToTimespec(n.MTime)
+	return unix.UtimesNanoAt(fd, "", []unix.Timespec{t, t}, unix.AT_EMPTY_PATH)
 }
 
 // sameAsKept refuses a copy that is not what the index has the digest of: the
@@ -134,23 +136,13 @@ func copySparse(to, from *os.File, size int64) error {
 	return to.Truncate(size)
 }
 
-// own gives a staged object the group that the run gave it, where the committer
-// may, and the owner that the old one had, where it may do that.
-func (c *committer) own(e *Entry, name string) error {
-	uid := -1
-	if e.Old != nil {
-		uid = int(e.Old.UID)
+// group gives a staged object the group that the run gave it, where the committer may.
+func (c *committer) group(e *Entry, name string) error {
+	err := unix.Fchownat(c.stage, name, -1, int(e.New.GID), unix.AT_SYMLINK_NOFOLLOW)
+	if err == unix.EPERM || err == unix.EINVAL {
+		return nil // see regroup
 	}
-	for _, ids := range [][2]int{{uid, int(e.New.GID)}, {-1, int(e.New.GID)}} {
-		err := unix.Fchownat(c.stage, name, ids[0], ids[1], unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil {
-			return nil
-		}
-		if err != unix.EPERM && err != unix.EINVAL {
-			return err
-		}
-	}
-	return nil // it belongs to whom it was committed by
+	return err
 }
 
 // setXattrs makes the attributes of fd those of want; have is what it has, as
