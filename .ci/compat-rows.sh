@@ -70,7 +70,8 @@ EOF
 row node yes 'node --version' '' 'server and client on loopback, worker, child' 'node server.js'
 
 # A wheel is a zip file: made by hand, so that nothing has to build it.
-python3 - "$work/base" <<'EOF'
+wheel() {
+	python3 - "$work/base" <<'EOF'
 import sys, zipfile
 with zipfile.ZipFile(sys.argv[1] + "/pkg-1-py3-none-any.whl", "w") as z:
     z.writestr("pkg.py", "x = 42\n")
@@ -78,8 +79,14 @@ with zipfile.ZipFile(sys.argv[1] + "/pkg-1-py3-none-any.whl", "w") as z:
     z.writestr("pkg-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
     z.writestr("pkg-1.dist-info/RECORD", "")
 EOF
+}
+wheel
 row python-venv yes 'python3 --version' '' 'venv, pip install of a wheel' '
 	python3 -m venv v && v/bin/pip install -q --no-index ./pkg-1-py3-none-any.whl && v/bin/python -c "import pkg; assert pkg.x == 42"'
+
+wheel
+row uv yes,spare 'uv --version' '' 'venv, pip install of a wheel, run' '
+	uv venv -q v && VIRTUAL_ENV=v uv pip install -q --offline --no-index ./pkg-1-py3-none-any.whl && VIRTUAL_ENV=v uv run -q --active --offline python -c "import pkg; assert pkg.x == 42"'
 
 file test_it.py <<'EOF'
 import multiprocessing, subprocess, tempfile
@@ -153,6 +160,8 @@ file text <<<'one two'
 row vim yes 'vim --version' '' 'an edit by script' 'vim -Nu NONE -es -c "%s/one/three/" -c wq text && grep -q "three two" text'
 file text <<<'one two'
 row less yes 'less --version' '' 'a file, to a pipe' 'less -F text | grep -q one'
+row top yes 'ps --version' '' 'on a terminal: two screens' 'TERM=xterm script -qec "top -d 0.1 -n 2" /dev/null </dev/null | grep COMMAND >/dev/null'
+row htop yes 'htop --version' '' 'on a terminal: a screen, quit by a key' '(sleep 1; printf q) | TERM=xterm script -qec htop /dev/null | grep Tasks >/dev/null'
 row ssh-keygen yes 'ssh -V' '' 'a new key' 'ssh-keygen -q -t ed25519 -N "" -f key && ssh-keygen -l -f key.pub'
 row tools yes 'jq --version' '' 'find, xargs -P, tar, gzip, zip, jq, flock, timeout, nice' '
 	mkdir d && seq 100 | xargs -P 4 -I{} sh -c "echo {} >d/{}" && tar czf d.tgz d && zip -qr d.zip d && find d -type f | wc -l | grep -qx 100

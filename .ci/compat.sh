@@ -37,7 +37,8 @@ once() {
 
 # row NAME WANT VERSION FLAGS WHAT SCRIPT
 #   WANT     yes: works untouched; flag: needs FLAGS; no: is refused, and must be. ",user": does
-#            not run as root, so that root does not try it outside
+#            not run as root, so that root does not try it outside; ",spare": it may be missing,
+#            and then the table says that it was not tried
 #   VERSION  a command that prints it, or fails where the tool is missing
 # The row's files are what `setup` has put into $work/base.
 row() {
@@ -48,7 +49,8 @@ row() {
 	fi
 	if ! got=$(bash -c "$version" 2>"$work/err"); then
 		echo "missing  $name"
-		[[ $want == no ]] || bad=1
+		[[ $want == no || $want == *,spare ]] || bad=1
+		[[ $want != *,spare ]] || grep -q "^| $name |" docs/compat.md || untried "$name" "$what" "$flags"
 		keep "$name"
 		return
 	fi
@@ -60,7 +62,7 @@ row() {
 		return
 	fi
 	[[ -n $got ]] || got=$(<"$work/err")
-	want=${want%,user} got=$(grep -oE '[0-9][0-9A-Za-z.+~-]*' <<<"$got" | head -n 1)
+	want=${want%,*} got=$(grep -oE '[0-9][0-9A-Za-z.+~-]*' <<<"$got" | head -n 1)
 	for mode in cow rw ro; do
 		local cell=no
 		if once "$name" '' "$mode" "$script"; then
@@ -92,6 +94,11 @@ keep() {
 	fresh
 }
 
+# untried NAME WHAT FLAGS adds the row of a tool that is not to be had here.
+untried() {
+	printf '| %s | | %s | not tried | not tried | not tried | %s |\n' "$1" "$2" "$(shown "$3")" >>"$table"
+}
+
 # shown FLAGS: the policy file by what it says.
 shown() {
 	case $1 in
@@ -113,9 +120,12 @@ file() { # file PATH: its text on stdin
 
 .ci/deps.sh compat || exit 1
 [[ -x $ag ]] || make --no-print-directory build || exit 1
-# Package managers that Debian does not have come from npm, to a directory like a user's own.
+# Package managers that Debian does not have come from npm and PyPI, to a directory like a user's own.
 npm install --silent --no-audit --no-fund --prefix "$work/npm" pnpm@10 yarn@1 >/dev/null 2>&1 || echo "compat.sh: pnpm and yarn are not to be had" >&2
-export PATH=$PATH:$work/npm/node_modules/.bin
+{ python3 -m venv "$work/uv" && "$work/uv/bin/pip" install -q uv; } >/dev/null 2>&1 || echo "compat.sh: uv is not to be had" >&2
+mkdir "$work/bin"
+[[ ! -e $work/uv/bin/uv ]] || cp "$work/uv/bin/uv" "$work/bin" # alone: the python beside it is not the machine's
+export PATH=$PATH:$work/npm/node_modules/.bin:$work/bin
 
 cat >"$work/ptrace.yaml" <<'EOF'
 sandbox:

@@ -18,7 +18,7 @@ needs() {
 	bench) echo bwrap:bubblewrap ;;
 	bench-record) echo strace:strace gcc:gcc make:make /usr/include/stdio.h:libc6-dev git:git python3:python3 node:nodejs bpftrace:bpftrace? ;;
 	cases) echo python3:python3 gcc:gcc /usr/include/stdio.h:libc6-dev git:git make:make setsid:util-linux ps:procps ;;
-	compat) echo git:git node:nodejs npm:npm python3:python3 /usr/lib/python3/dist-packages/pytest:python3-pytest jupyter-execute:python3-nbclient /usr/lib/python3/dist-packages/ipykernel:python3-ipykernel cargo:cargo gcc:gcc make:make javac:default-jdk-headless mvn:maven ruby:ruby perl:perl sqlite3:sqlite3 /usr/lib/postgresql:postgresql psql:postgresql-client redis-server:redis-server redis-cli:redis-tools tmux:tmux vim:vim less:less ssh-keygen:openssh-client jq:jq zip:zip gdb:gdb strace:strace chromium:chromium curl:curl docker:docker.io sudo:sudo ping:iputils-ping ;;
+	compat) echo git:git node:nodejs npm:npm python3:python3 /usr/lib/python3/dist-packages/pytest:python3-pytest jupyter-execute:python3-nbclient /usr/lib/python3/dist-packages/ipykernel:python3-ipykernel cargo:cargo gcc:gcc make:make javac:default-jdk-headless mvn:maven ruby:ruby perl:perl sqlite3:sqlite3 /usr/lib/postgresql:postgresql psql:postgresql-client redis-server:redis-server redis-cli:redis-tools tmux:tmux vim:vim less:less top:procps htop:htop script:bsdutils ssh-keygen:openssh-client jq:jq zip:zip gdb:gdb strace:strace chromium:chromium curl:curl docker:docker.io sudo:sudo ping:iputils-ping ;;
 	*) echo "deps.sh: no task $1" >&2; exit 2 ;;
 	esac
 }
