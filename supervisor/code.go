@@ -34,7 +34,9 @@ func (r *Run) watchCode(m *mountSet) error {
 	if err != nil {
 		r.cfg.Log.Warn().Err(err).Msg("digests of system files are not kept")
 	}
-	w := codewatch.New(codewatch.Config{Limits: codewatch.DefaultLimits, Store: &codeStore{run: r.dir}, Cache: cache})
+	store := &codeStore{run: r.dir}
+	r.release.push("code store", store.Close)
+	w := codewatch.New(codewatch.Config{Limits: codewatch.DefaultLimits, Store: store, Cache: cache})
 	r.release.push("digest cache", cache.Close)
 	r.release.push("code watch", w.Close)
 	r.code = &codeRecord{watch: w, plan: r.plan, asked: map[codeKey]bool{}, told: map[codeKey]*codewatch.File{}, scripts: map[uint32]string{}}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"os"
 	"sync"
 
 	"github.com/agentguard/agentguard/internal/runs"
@@ -22,4 +23,13 @@ func (s *codeStore) Write(name string, content []byte) error {
 		return s.err
 	}
 	return s.dir.WriteFile(name, content, false)
+}
+
+// Close closes the directory, when nothing is written any more.
+func (s *codeStore) Close() error {
+	s.once.Do(func() { s.err = os.ErrClosed })
+	if s.dir == nil {
+		return nil
+	}
+	return s.dir.Close()
 }

@@ -113,7 +113,11 @@ func (r *Run) startRecord() error {
 		return err
 	}
 	w := trace.NewWriter(r.files[runs.TraceFile], trace.Options{
-		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: r.boot, Settled: r.sealer.builder.Add,
+		MaxBytes: max(r.plan.Limits.Trace, 0), Mono: r.mono, Wall: r.wall, BootID: r.boot,
+		Settled: func(lines []byte) {
+			r.sealer.builder.Add(lines)
+			r.told.settled(lines)
+		},
 	})
 	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes", code: r.code}
 	if r.plan.Egress != nil {

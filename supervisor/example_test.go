@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"time"
 
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // A command is run under a policy, and the result says how it ended.
@@ -56,5 +59,36 @@ func ExamplePrepare() {
 	defer run.Close()
 	for _, g := range run.Plan().Gaps {
 		fmt.Println(g.Clause, g.Missing)
+	}
+}
+
+// A command is watched while it runs, and ended when it starts what it should not.
+func ExampleConfig_events() {
+	// In the main function of the program, first: supervisor.Main()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	p, err := policy.Merge(policy.Defaults(policy.Context{MemTotal: supervisor.MemTotal(), Cwd: "/usr/share"}))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	p.StageLimited()
+	res, err := supervisor.Execute(ctx, supervisor.Config{
+		Policy: p, Argv: []string{"make", "test"}, Environ: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr,
+		Events: func(e *trace.Event) {
+			switch {
+			case e.Denied():
+				fmt.Fprintln(os.Stderr, trace.Sentence(e)) // quoted: what came from the command is safe to print
+			case e.Kind == trace.KindExec && path.Base(string(e.Path)) == "nc":
+				cancel()
+			}
+		},
+	})
+	if err != nil {
+		fmt.Println(err, supervisor.StatusOf(err))
+		return
+	}
+	if res.Reason == supervisor.ReasonError {
+		fmt.Println("ended by us:", res.Record.Path)
 	}
 }

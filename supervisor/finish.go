@@ -34,13 +34,15 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
 	if err := killHeld(ctx, r.leaf, func() { r.code.release(r.cfg.Log) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close())
+		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close(), r.told.end())
 	}
 	r.timing.mark("killed")
 	r.closing.Go(func() { r.code.stop(r.cfg.Log) })
 	r.closing.Go(r.detach)
 	res := r.newResult(started, end)
-	streams := r.stdio.finish(r.giveUp(end))
+	stop, relayed := r.giveUp(end)
+	streams := r.stdio.finish(stop)
+	relayed()
 	if err := errors.Join(r.stdio.endKeys(), r.tty.Close()); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("terminal")
 	}
@@ -66,6 +68,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 			r.cfg.Log.Error().Err(err).Msg("mounts")
 		}
 	})
+	r.closing.Go(func() { slowMonitor(defaultSlack) }) // of a process that goes on
 	r.storeResult(res, sum)
 	r.timing.mark("sealed")
 	if err := r.Close(); err != nil {
@@ -73,6 +76,10 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 		res.Error = joinText(res.Error, err.Error())
 	}
 	r.timing.mark("released")
+	if err := r.told.end(); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("events")
+		res.Error = joinText(res.Error, err.Error())
+	}
 	r.timing.log(r.cfg.Log)
 	return res, nil
 }
@@ -93,18 +100,21 @@ func killHeld(ctx context.Context, leaf interface {
 
 // giveUp closes its channel when a caller that does not read its output is no
 // longer waited for: at the next signal that asks to end, or a while after a
-// limit has ended the run.
-func (r *Run) giveUp(end exited) <-chan struct{} {
-	stop := make(chan struct{})
+// limit has ended the run. When relayed is called nobody waits any more.
+func (r *Run) giveUp(end exited) (stop chan struct{}, relayed func()) {
+	stop = make(chan struct{})
+	over := make(chan struct{})
 	var late <-chan time.Time
 	if end.reason != "" {
 		late = time.After(2 * Grace)
 	}
-	go func() { // lives as long as the process when nothing of the kind happens
+	go func() {
 		defer close(stop)
 		for {
 			select {
 			case <-late:
+				return
+			case <-over:
 				return
 			case sig := <-r.cfg.Signals:
 				if sig == unix.SIGTERM || sig == unix.SIGINT || sig == unix.SIGHUP || sig == unix.SIGQUIT {
@@ -113,7 +123,7 @@ func (r *Run) giveUp(end exited) <-chan struct{} {
 			}
 		}
 	}()
-	return stop
+	return stop, func() { close(over) }
 }
 
 func joinText(a, b string) string {

@@ -44,6 +44,9 @@ func (r *Run) startDialler() error {
 	if r.plan.Egress == nil {
 		return nil
 	}
+	if err := checkMain(); err != nil {
+		return err
+	}
 	if err := r.born.wait("cgroup"); err != nil { // the lock, without which a leaf is swept
 		return err
 	}

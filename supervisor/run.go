@@ -18,6 +18,7 @@ import (
 	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/policy"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
+	"github.com/agentguard/agentguard/trace"
 )
 
 // Config is one command to run.
@@ -26,7 +27,9 @@ type Config struct {
 	Argv    []string       // program and arguments; at least one
 	Environ []string       // the caller's environment, from which the policy picks
 
-	Stdin, Stdout, Stderr *os.File // the caller's; the command never holds them
+	// The caller's streams; the command never holds them. With Stdin nil it reads end of
+	// file, and with the others nil its output is in the record alone.
+	Stdin, Stdout, Stderr *os.File
 
 	Continue *Staged           // what this run begins with; nil: nothing
 	TTY      string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
@@ -34,7 +37,20 @@ type Config struct {
 	SealFile string            // the administrator's anchor.Config; "": none
 	Slow     func(step string) // told once what a start of more than a second is at; nil: nobody asks
 	Signals  <-chan os.Signal  // forwarded to the command; nil: none
-	Log      zerolog.Logger    // the operational log, never the record
+
+	// Events is told the record while the command runs; nil: nobody asks. It is
+	// called for each record in its order, the start first and the summary last, one
+	// call at a time, by a goroutine of its own. The event is the one that package
+	// trace reads from the record later; its slices are valid during the call.
+	//
+	// What is told is in the record and stays there: an event comes up to a second
+	// after it happened, and those of a shorter run when the command has ended.
+	// The record on disk is the queue. Events that takes its time, or
+	// blocks, stalls neither the command nor its record, and misses nothing; Execute
+	// returns after the last call. Of a run that could not start nothing is told.
+	Events func(*trace.Event)
+
+	Log zerolog.Logger // the operational log, never the record
 
 	roomBytes int // in it for execve, fork and exit; 0: all of it
 	ringBytes int // of the sensor's ring; 0 is its default; tests have small ones
@@ -75,6 +91,7 @@ type Run struct {
 	proc       *initproc.Process
 	calls      *initproc.Program // the command's
 	rec        *recorder
+	told       *events // nil: nobody listens
 	sealer     *sealer
 	code       *codeRecord // hashes what is executed; nil: there is no record that could tell it
 	drained    sync.WaitGroup
@@ -155,12 +172,16 @@ func (r *Run) order() order {
 			{"continue", r.continueFrom}, // where another run is continued: its staged changes
 			{"envelope", r.envelope},     // the calls are made: every layer, canary, execve
 			{"running", r.startRelays},   // output flows, signals are forwarded
+			{"events", r.startEvents},    // the record is told while it is written
 		},
 	}
 }
 
-// Execute runs a command and returns its result.
-func Execute(ctx context.Context, cfg Config) (*runs.Result, error) {
+// Execute runs a command and returns its result, when it has ended and its record
+// is sealed. A cancelled context ends the run: SIGTERM, and SIGKILL after Grace; that
+// is a result too, with ReasonError. The error is a *Refusal where policy, host
+// or command are at fault, with an exit status by StatusOf; nothing has run then.
+func Execute(ctx context.Context, cfg Config) (*Result, error) {
 	r, started := newRun(cfg), time.Now()
 	slowMonitor(launchSlack)
 	growStack()
@@ -194,7 +215,7 @@ func Prepare(cfg Config) (*Run, error) {
 }
 
 func newRun(cfg Config) *Run {
-	r := &Run{cfg: cfg, files: map[string]*os.File{}, views: map[string]*os.File{}, stops: make(chan struct{}, 1), begins: func() {}}
+	r := &Run{cfg: cfg, told: newEvents(cfg.Events), files: map[string]*os.File{}, views: map[string]*os.File{}, stops: make(chan struct{}, 1), begins: func() {}}
 	r.timing.start()
 	return r
 }

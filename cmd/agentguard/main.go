@@ -32,9 +32,7 @@ var version = "devel"
 // Elsewhere than on Linux there is nothing to run, and the commands that read
 // copied records remain: see table_other.go.
 func main() {
-	if status, ok := helper(os.Args); ok { // started by supervisor, not by people
-		os.Exit(status)
-	}
+	helper() // started by supervisor, not by people
 	os.Exit(run(os.Args[1:]))
 }
 

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"github.com/agentguard/agentguard/internal/netguard"
-	"github.com/agentguard/agentguard/supervisor"
-)
+import "github.com/agentguard/agentguard/supervisor"
 
 // commands are all there are.
 func commands() []command {
@@ -30,10 +27,5 @@ func commands() []command {
 // statusOf is the exit status for an error.
 func statusOf(err error) int { return supervisor.StatusOf(err) }
 
-// helper does what agentguard starts itself for.
-func helper(args []string) (status int, ok bool) {
-	if len(args) == 2 && args[1] == netguard.Mode {
-		return netguard.Main(), true
-	}
-	return 0, false
-}
+// helper does what agentguard starts itself for, and then does not return.
+func helper() { supervisor.Main() }
