@@ -62,7 +62,7 @@ row() {
 		return
 	fi
 	[[ -n $got ]] || got=$(<"$work/err")
-	want=${want%,*} got=$(grep -oE '[0-9][0-9A-Za-z.+~-]*' <<<"$got" | head -n 1)
+	want=${want%,*} got=$(sed 's/\x1b[^m]*m//g' <<<"$got" | grep -oE '[0-9][0-9A-Za-z.+~-]*' | head -n 1)
 	for mode in cow rw ro; do
 		local cell=no
 		if once "$name" '' "$mode" "$script"; then
