@@ -100,15 +100,20 @@ func TestTerminalStop(t *testing.T) {
 	dir := t.TempDir()
 	p := sit(t, dir, noRedirect, "bash", "--norc", "-i")
 	ag := strings.Join(guarded("-q --mode rw"), " ")
-	p.answers("P> ", "stty -a >before; "+ag+" vim -u NONE file\n", "\x1b[?1049h", "", "file", "iX\x1b\x1a",
-		"\x1b[?1049l", "", "Stopped", "stty -a >stopped; cat "+lockedRun+" >frozen; fg\n", "\x1b[?1049h", "", "X", ":wq\r",
+	// What is expected is in none of the lines that are typed, which are shown as well.
+	write(t, filepath.Join(dir, "stops"), "echo one; kill -STOP $$; echo two")
+	write(t, filepath.Join(dir, "outer"), ag+" sh stops; echo three")
+	write(t, filepath.Join(dir, "asks"), "echo ask; kill -STOP $$; echo goes-on; read x; echo got $x")
+	vim := fmt.Sprintf("vim -u NONE file%d", os.Getpid()) // ours, whatever else is edited on this machine
+	frozen := "cat /sys/fs/cgroup{,/unified}$(sed -n s/^0:://p /proc/$(pgrep -f '^" + vim + "$')/cgroup)/cgroup.freeze 2>/dev/null"
+	p.answers("P> ", "stty -a >before; "+ag+" "+vim+"\n", "\x1b[?1049h", "", "file", "iX\x1b\x1a",
+		"\x1b[?1049l", "", "Stopped", "stty -a >stopped; "+frozen+" >frozen; fg\n", "\x1b[?1049h", "", "X", ":wq\r",
 		"P> ", "echo status $?; stty -a >after\n", "status 0", "",
 		// What a shell without jobs runs stops with it.
-		"P> ", "sh -c '"+ag+" sh -c \"echo one; kill -STOP \\$\\$; echo two\"; echo three'\n", "one", "",
-		"Stopped", "echo in-between; fg\n", "in-between", "", "two", "", "three", "",
+		"P> ", "sh outer\n", "one", "", "Stopped", "echo between-$((1+1)); fg\n", "between-2", "", "two", "", "three", "",
 		// In the background it goes on without the terminal, and is brought back.
-		"P> ", ag+" sh -c 'echo ask; kill -STOP $$; echo on; read x; echo got $x'\n", "ask", "",
-		"Stopped", "bg\n", "on", "echo shell-reads\n", "shell-reads\r\n", "fg\n", "got $x'\r\n", "")
+		"P> ", ag+" sh asks\n", "ask\r\n", "",
+		"Stopped", "bg\n", "goes-on", "echo shell-$((1+2))\n", "shell-3\r\n", "fg\n", "sh asks\r\n", "")
 	p.until("raw mode", p.raw)
 	p.keys("this\n")
 	p.answers("got this", "", "P> ", "exit\n")
@@ -123,13 +128,10 @@ func TestTerminalStop(t *testing.T) {
 	if b := read("before"); b != read("stopped") || b != read("after") || b == "" {
 		t.Errorf("the shell's terminal before, stopped and after:\n%s%s%s", b, read("stopped"), read("after"))
 	}
-	if read("file") != "X\n" || read("frozen") != "1\n" {
-		t.Errorf("file %q, frozen %q", read("file"), read("frozen"))
+	if f := vim[len("vim -u NONE "):]; read(f) != "X\n" || read("frozen") != "1\n" {
+		t.Errorf("file %q, frozen %q", read(f), read("frozen"))
 	}
 }
-
-// lockedRun is a shell pattern: whether the one live run is frozen.
-const lockedRun = "$(for f in $(find /sys/fs/cgroup -name cgroup.freeze -path '*agentguard*.run/*'); do [ \"$(cat $f)\" = 1 ] && echo $f; done | head -n 1)"
 
 // A run that is killed while it is stopped is dead, and leaves nothing.
 func TestTerminalKilledWhileStopped(t *testing.T) {

@@ -157,6 +157,40 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// A key that a shell takes, which stopped us after we were told of it, is not waited for.
+func TestKeysTakenByAnother(t *testing.T) {
+	p := pair(t)
+	if err := p.Like(Raw(unix.Termios{})); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	b, asked, taken := make([]byte, 8), 0, make(chan string, 1)
+	k, err := CopyKeys(p.Slave, w, func() bool {
+		if asked++; asked == 2 { // after poll(2), before read(2)
+			n, _ := p.Slave.Read(b)
+			taken <- string(b[:n])
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Master.WriteString("one"); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-taken; s != "one" {
+		t.Errorf("the other got %q", s)
+	}
+	if err := k.Stop(); err != nil || k.Ended() {
+		t.Errorf("%v, ended %v", err, k.Ended())
+	}
+}
+
 // A terminal that is hung up has no more keys, whether they may be read or not.
 func TestKeysEndWithTheTerminal(t *testing.T) {
 	for _, may := range []bool{true, false} {

@@ -4,8 +4,10 @@ package terminal
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 // while it waits, so that whoever reads next loses nothing to it.
 type Keys struct {
 	from *os.File
+	own  int // a descriptor of the same terminal, whose reads do not wait; -1 where that may not be had
 	to   io.Writer
 	may  func() bool // asked before each read
 	wake *os.File    // eventfd(2)
@@ -34,9 +37,23 @@ func CopyKeys(from *os.File, to io.Writer, may func() bool) (*Keys, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	k := &Keys{from: from, to: to, may: may, wake: os.NewFile(uintptr(fd), "wake of the keys"), done: make(chan struct{})}
+	k := &Keys{from: from, own: neverWaits(from), to: to, may: may, wake: os.NewFile(uintptr(fd), "wake of the keys"), done: make(chan struct{})}
 	go k.run()
 	return k, nil
+}
+
+// neverWaits opens the terminal again, so that a read of it does not wait: between
+// poll(2) and read(2) a shell may stop us and take the key that there was. The
+// flag cannot be set on from, whose open file is the caller's too. Where the
+// terminal may not be opened (su(1) leaves it to its owner), such a read waits
+// for the next key.
+func neverWaits(from *os.File) int {
+	name := "/proc/self/fd/" + strconv.Itoa(int(from.Fd()))
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
 }
 
 // Done is closed when no more is copied.
@@ -61,12 +78,19 @@ func (k *Keys) Stop() error {
 		return err
 	}
 	<-k.done
-	return k.wake.Close()
+	err := k.wake.Close()
+	if k.own >= 0 {
+		err = errors.Join(err, os.NewSyscallError("close", unix.Close(k.own)))
+	}
+	return err
 }
 
 func (k *Keys) run() {
 	defer close(k.done)
-	buf := make([]byte, 4096)
+	buf, from := make([]byte, 4096), k.own
+	if from < 0 {
+		from = int(k.from.Fd())
+	}
 	for {
 		typed, stop := k.wait()
 		if stop {
@@ -75,7 +99,7 @@ func (k *Keys) run() {
 		if !typed {
 			continue
 		}
-		n, err := unix.Read(int(k.from.Fd()), buf)
+		n, err := unix.Read(from, buf)
 		switch {
 		case err == unix.EINTR, err == unix.EAGAIN, err == unix.EIO: // EIO: we have just lost the foreground
 			continue
