@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -120,6 +121,7 @@ func (r *Run) startRecord() error {
 		},
 	})
 	r.rec = &recorder{plan: r.plan, w: w, changes: r.cfg.Policy.TraceFiles.Value == "changes", code: r.code}
+	r.rec.unfound.dirs = strings.Split(lookupEnv(r.plan.Env, "PATH"), ":")
 	if r.plan.Egress != nil {
 		r.rec.names = r.plan.Egress.Table.Given()
 	}

@@ -62,6 +62,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.packChanges(res)
 	r.timing.mark("packed")
 	sum := r.closeRecord(res, stats, streams, err)
+	r.tellMissing(res)
 	r.timing.mark("recorded")
 	r.closing.Go(func() {
 		if err := r.code.letGo(); err != nil {

@@ -30,7 +30,7 @@ func (r *Run) notFound() *Refusal {
 
 // missing looks at the host as the caller.
 func (r *Run) missing() *Refusal {
-	h, present := r.presentInside()
+	h, present := r.presentInside(r.plan.Candidates)
 	if h == nil {
 		return &Refusal{Status: StatusNotFound, What: trace.Quote(r.plan.Argv[0]) + " was not found inside", Remedy: r.whereOnHost()}
 	}
@@ -64,7 +64,7 @@ func (r *Run) execHint(errno error) (hint string) {
 	}
 	_ = r.caller.As(func() error {
 		p := r.plan.Argv[0]
-		if h, present := r.presentInside(); h != nil {
+		if h, present := r.presentInside(r.plan.Candidates); h != nil {
 			p = present
 		}
 		switch st, err := os.Stat(p); {
@@ -98,8 +98,8 @@ func shebang(script string) string {
 
 // presentInside returns the host's path of the candidate that a grant or the
 // system shows, and what shows it; nil when none does.
-func (r *Run) presentInside() (*Entry, string) {
-	for _, c := range r.plan.Candidates {
+func (r *Run) presentInside(places []string) (*Entry, string) {
+	for _, c := range places {
 		if !path.IsAbs(c) {
 			c = path.Join(r.plan.Dir, c)
 		}
@@ -117,22 +117,34 @@ func (r *Run) presentInside() (*Entry, string) {
 
 // whereOnHost says where the host has the program, and which flag shows it.
 func (r *Run) whereOnHost() string {
-	env := func(name string) string { return lookupEnv(r.cfg.Environ, name) }
 	name := r.plan.Argv[0]
+	switch at, also := r.onHost(name); {
+	case at != "":
+		return "the host has it as " + trace.Quote(at) + also + "; " + showFlag(at)
+	case strings.Contains(name, "/"):
+		return "the host does not have it either"
+	}
+	return "the host does not have it either on this PATH"
+}
+
+// onHost says where the host has a program that the run does not show, and what else
+// is to be known about that place; the calling thread acts for the caller.
+func (r *Run) onHost(name string) (at, also string) {
+	env := func(name string) string { return lookupEnv(r.cfg.Environ, name) }
 	for _, c := range r.hostCandidates(name, env("PATH")) {
 		if isExecutable(c) && !visible(r.plan.View, c) {
-			return "the host has it as " + trace.Quote(c) + "; " + showFlag(c)
+			return c, ""
 		}
 	}
 	if strings.Contains(name, "/") {
-		return "the host does not have it either"
+		return "", ""
 	}
 	for _, dir := range toolchain.UsualDirs(r.caller.Home(env)) {
-		if c := path.Join(dir, name); isExecutable(c) {
-			return fmt.Sprintf("the host has it as %s, which is not on this PATH; %s", trace.Quote(c), showFlag(c))
+		if c := path.Join(dir, name); isExecutable(c) && !visible(r.plan.View, c) {
+			return c, ", which is not on this PATH"
 		}
 	}
-	return "the host does not have it either on this PATH"
+	return "", ""
 }
 
 // hostCandidates are where the caller would find a program.

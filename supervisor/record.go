@@ -28,6 +28,7 @@ type recorder struct {
 	execs    execs
 	searches searches
 	unnamed  unnamed
+	unfound  unfound
 	repeats  repeats
 	objects  objects
 	denied   denials
@@ -86,6 +87,7 @@ func (r *recorder) fill(b *bpf.Event) bool {
 	switch b.Type {
 	case bpf.Exec:
 		r.repeats.leave(b.TGID, r.writeRepeat)
+		r.unfound.leave(b.TGID, string(b.Exec.File))
 		r.startExec(b)
 		return false
 	case bpf.Fork:
@@ -100,6 +102,7 @@ func (r *recorder) fill(b *bpf.Event) bool {
 			r.judge(b)
 			return true
 		}
+		r.unfound.tried(e)
 		r.judgeMissing()
 		return !r.searches.hold(e)
 	case bpf.Deny:
@@ -159,6 +162,7 @@ func (r *recorder) appendOwn(e *trace.Event) {
 func (r *recorder) exit(b *bpf.Event) {
 	e := &r.ev
 	e.Kind = trace.KindExit
+	r.unfound.leave(b.TGID, "")
 	if b.Exit.Status.Signaled() {
 		e.Signal, e.Core = int32(b.Exit.Status.Signal()), b.Exit.Status.CoreDump()
 	} else {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,8 @@ func newExplain() *cobra.Command {
 had started it, which layer refused it and by which clause, and the flag that would
 allow it. Then it lists files that the command looked for in vain and that are there
 on this host: it looks for each as you, on local file systems only, without following
-a link to another one, and for two seconds at most.
+a link to another one, and for two seconds at most. Programs that a run which failed did
+not find come last, with where the host had them when it ended.
 
 ` + recordArgs + judged,
 		Example: "  agentguard explain\n  agentguard explain 20261129-1636 --no-host",
@@ -32,8 +34,22 @@ a link to another one, and for two seconds at most.
 			if *asJSON {
 				return trace.ExplainJSON(os.Stdout, r, ask)
 			}
-			return trace.Explain(os.Stdout, r, ask)
+			j, err := trace.Explain(os.Stdout, r, ask)
+			if r.missing != nil && err == nil {
+				writePrograms(r.missing())
+			}
+			return j, err
 		})
 	}
 	return c
+}
+
+// writePrograms lists the programs that a run did not find and the host had.
+func writePrograms(list []string) {
+	if len(list) > 0 {
+		fmt.Printf("\nprograms %d\n", len(list))
+	}
+	for _, s := range list {
+		fmt.Printf("  %s\n", s)
+	}
 }

@@ -22,7 +22,8 @@ type record struct {
 	live func() bool // whether a supervisor still writes it
 	dir  io.Closer   // what live looks at; nil: nothing
 
-	vouch func() (trace.Judgement, []string) // holds it against its seal; nil: nobody can
+	vouch   func() (trace.Judgement, []string) // holds it against its seal; nil: nobody can
+	missing func() []string                    // programs that the run did not find, from its result; nil: it is not there
 }
 
 // Vouch says of a run of this host whether it is as it was sealed.

@@ -21,8 +21,22 @@ func openRunRecord(state, name string) (*record, error) {
 	r, err := recordOf(d)
 	if err == nil {
 		r.vouch = func() (trace.Judgement, []string) { return vouchFor(state, d) }
+		r.missing = func() []string { return missingOf(d) }
 	}
 	return r, err
+}
+
+// missingOf says which programs a run did not find and the host had; nothing of a
+// run that has no result.
+func missingOf(d *runs.RunDir) (out []string) {
+	res, err := d.Result()
+	if err != nil {
+		return nil
+	}
+	for _, m := range res.Missing {
+		out = append(out, trace.Line(m.String()))
+	}
+	return out
 }
 
 // recordOf opens the record of a run and takes over its directory, which stays

@@ -65,6 +65,9 @@ func summarise(res *runs.Result, p *policy.Policy) {
 			}
 		}
 	}
+	for _, m := range res.Missing[:min(len(res.Missing), maxMissing)] {
+		tell("%s", m)
+	}
 	tellNetwork(res.Network)
 	tellLookups(res, p)
 	for _, s := range p.UnsafeSockets() {
@@ -113,14 +116,14 @@ func tellReason(res *runs.Result, p *policy.Policy) {
 
 // tellEnd is the summary line. Of a command that failed it says first, in a line
 // each, what was refused and the flag that would allow it: the two that a flag
-// changes, or else the first two.
+// changes, or else the first two; fewer where programs were missing.
 func tellEnd(res *runs.Result) {
 	took, first := res.Usage.Wall.Round(time.Millisecond), advisable(res.Denials.First)
 	switch n := res.Denials.Count; {
 	case n == 0:
 		tell("%s (agentguard trace show %s)", took, res.ID)
 	case len(first) > 1 && res.Status != 0:
-		for _, d := range first[:2] {
+		for _, d := range first[:2-min(len(res.Missing), maxMissing)] {
 			tell("%s", d.Text)
 		}
 		tell("%s, %d refused (agentguard explain %s)", took, n, res.ID)
@@ -141,6 +144,9 @@ func advisable(list []runs.Denial) []runs.Denial {
 	})
 	return out
 }
+
+// maxMissing bounds the programs that are told not to have been found; explain has all.
+const maxMissing = 2
 
 // maxFailed bounds the destinations that are told to have failed.
 const maxFailed = 5

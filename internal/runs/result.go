@@ -37,6 +37,7 @@ type Result struct {
 	Stderr  Output     `json:"stderr"`
 	Record  Record     `json:"record"`
 
+	Missing   []Missing     `json:"missing,omitempty"`   // of a run that failed: programs that it did not find and the host has
 	Network   []Destination `json:"network,omitempty"`   // what went where, most sent first
 	Planted   []string      `json:"planted,omitempty"`   // paths that other programs act on, made or changed where writes are real
 	Linked    []string      `json:"linked,omitempty"`    // files changed in place that have names outside what the run could write
@@ -99,6 +100,18 @@ func NewDenial(e *trace.Event) Denial {
 		Text: trace.Sentence(e), Kind: string(e.Kind), Object: trace.Object(e), Layer: string(e.Layer),
 		Rule: e.Rule, Source: e.RuleSource, Remedy: e.Remedy, Count: e.Times(),
 	}
+}
+
+// Missing is a program that the command looked for in vain, in a run that failed.
+type Missing struct {
+	Name   string `json:"name"`   // quoted
+	Host   string `json:"host"`   // where the host has it, for the caller; quoted
+	Remedy string `json:"remedy"` // the flag that shows it
+}
+
+// String says it in one line.
+func (m Missing) String() string {
+	return fmt.Sprintf("%s was not found inside; the host has it as %s; %s", m.Name, m.Host, m.Remedy)
 }
 
 // Output is one output stream.

@@ -64,6 +64,7 @@ func fullResult() *Result {
 	r.Stdout = Output{Bytes: 5000, Kept: 1000, SHA256: strings.Repeat("ab", 32), Truncated: true}
 	r.Record = Record{Path: "/var/lib/agentguard/runs/" + evil, Verdict: string(trace.Incomplete), Records: 812, Lost: 37, Findings: []string{"records lost: 37", evil}}
 	r.Gaps = []Gap{{"network.allowlist", "policy.yaml:3:5", "no relay in this version"}, {evil, evil, evil}}
+	r.Missing = []Missing{{"tool", "/opt/x/bin/tool", "show it with --toolchains /opt/x/bin"}, {evil, evil, evil}}
 	r.Thin = []string{"processes: no Landlock signal scope", evil}
 	return r
 }

@@ -35,6 +35,9 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, d := range r.Denials.First {
 		row("", "%s", line(d.Text))
 	}
+	for _, m := range r.Missing {
+		row("missing", "%s", line(m.String()))
+	}
 	for _, g := range r.Gaps {
 		row("gap", "%s %s: %s", line(g.Clause), line(g.Source), line(g.Missing))
 	}
