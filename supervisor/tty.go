@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -86,6 +87,7 @@ type tty struct {
 	keys    *terminal.Keys
 	signals chan os.Signal
 	heard   sync.WaitGroup
+	answers chan string // of ours, to be typed; nil: none any more
 
 	closing sync.Once
 }
@@ -151,6 +153,19 @@ func (t *tty) start(level terminal.Level, hangup func()) error {
 			t.logs(t.keys.Look())
 		}
 	})
+	answers := make(chan string, 4)
+	t.mu.Lock()
+	t.answers = answers
+	t.mu.Unlock()
+	t.heard.Go(func() { // never the relay: a program that does not read would stop its own output
+		for a := range answers {
+			if !t.pty.Raw() {
+				continue // who has asked is gone
+			}
+			_, err := io.WriteString(t.pty.Master, a)
+			t.logs(err)
+		}
+	})
 	go func() {
 		if <-t.keys.Done(); t.keys.Ended() {
 			hangup() // as the terminal would, were it the command's own
@@ -206,8 +221,24 @@ func (t *tty) Append(dst, src []byte) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	dst = t.filter.Append(dst, src)
+	if a := t.filter.Answers(); len(a) > 0 {
+		t.answer(string(a))
+	}
 	t.publish()
 	return dst
+}
+
+// answer types our answers to what the output has asked, for a program that reads
+// keys. When something is only shown that holds a query, nobody waits for an answer,
+// and a line that is being typed stays what it is.
+func (t *tty) answer(text string) {
+	if !t.pty.Raw() {
+		return
+	}
+	select {
+	case t.answers <- text:
+	default: // nobody reads: those before are still on their way
+	}
 }
 
 // giveBack lets the caller have the terminal as it was.
@@ -245,11 +276,17 @@ func (t *tty) Close() (err error) {
 func (t *tty) close() error {
 	signal.Stop(t.signals)
 	close(t.signals)
-	t.heard.Wait()
+	t.mu.Lock()
+	if t.answers != nil {
+		close(t.answers)
+		t.answers = nil
+	}
+	t.mu.Unlock()
 	var errs []error
 	if t.pty != nil { // a write of keys that nobody reads ends here
 		errs = append(errs, ignoreClosed(t.pty.Master.SetWriteDeadline(time.Now())))
 	}
+	t.heard.Wait()
 	if t.keys != nil {
 		errs = append(errs, t.keys.Stop())
 	}

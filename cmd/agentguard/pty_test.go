@@ -94,7 +94,8 @@ func (p *person) watch() {
 	}
 }
 
-// expect waits until the terminal has been sent text, after what was expected before.
+// expect waits until the terminal has been sent text, after what was expected before,
+// for as long as anything comes.
 func (p *person) expect(text string) {
 	p.t.Helper()
 	alarm := time.AfterFunc(patience, func() { p.mu.Lock(); p.ended = true; p.more.Broadcast(); p.mu.Unlock() })
@@ -112,6 +113,7 @@ func (p *person) expect(text string) {
 		}
 		from = max(from, len(p.shown)-len(text)+1)
 		p.more.Wait()
+		alarm.Reset(patience)
 	}
 }
 

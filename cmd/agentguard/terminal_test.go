@@ -211,6 +211,36 @@ func TestTerminalAttacks(t *testing.T) {
 	}
 }
 
+// A program that asks who the terminal is has an answer, which is agentguard's. Where a
+// line is being typed there is none, and one that nobody reads holds up nothing.
+func TestTerminalAnswers(t *testing.T) {
+	testenv.Root(t)
+	const ask = `
+import os, sys, termios, tty
+old = termios.tcgetattr(0)
+sys.stdout.write("\x1b[casked\n"); sys.stdout.flush()
+print("line:", sys.stdin.readline().encode())
+tty.setraw(0)
+os.write(1, b"\x1b[?u\x1b[0c\x1b[5n")
+got = b""
+while not got.endswith(b"n"):
+    got += os.read(0, 100)
+os.write(1, b"\x1b[c" * 200000 + b"flood\r\n")
+termios.tcsetattr(0, termios.TCSAFLUSH, old)
+print("got", got, "end")
+`
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "ask.py"), ask)
+	p := sit(t, dir, noRedirect, guarded("-q", "/usr/bin/python3", "ask.py")...)
+	p.answers("asked", "typed\n") // what is shown by now was judged while a line was being typed
+	p.expect(`line: b'typed\n'`)
+	p.expect("flood")
+	p.expect(`got b'\x1b[?1;2c\x1b[0n' end`)
+	if status := p.wait(); status != 0 || strings.Contains(p.all(), "\x1b[") {
+		t.Errorf("status %d, shown %q", status, p.all())
+	}
+}
+
 // Typing into a terminal from within is refused, on whichever terminal.
 func TestTerminalInjection(t *testing.T) {
 	testenv.Root(t)

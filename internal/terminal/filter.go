@@ -28,6 +28,8 @@ type Filter struct {
 	state escState
 	seq   []byte // of an unfinished control or escape sequence, or rune
 	modes modes  // what the output has switched on
+
+	answers []byte // to what was asked since Answers
 }
 
 // NewFilter returns a Filter of that level.
@@ -105,6 +107,15 @@ func (f *Filter) next(dst []byte, c byte) []byte {
 		}
 	}
 	return dst
+}
+
+// Answers returns what a modest terminal would type in reply to the queries that
+// were dropped since the last call (answerTo), and forgets it. It is valid until the
+// next call of Append.
+func (f *Filter) Answers() []byte {
+	a := f.answers
+	f.answers = f.answers[:0]
+	return a
 }
 
 func (f *Filter) begin(s escState) { f.state, f.seq = s, f.seq[:0] }

@@ -78,6 +78,34 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// Two queries have an answer of our own, if the caller's terminal does not get them.
+func TestAnswers(t *testing.T) {
+	const id, well = "\x1b[?1;2c", "\x1b[0n"
+	for _, c := range []struct {
+		name     string
+		level    Level
+		in, want string
+	}{
+		{"identity", Screen, "a\x1b[cb\x1b[0c", id + id},
+		{"status", Screen, "\x1b[5n", well},
+		{"others first, as fish and crossterm ask", Screen, "\x1b[?u\x1bP+q696e646e\x1b\\\x1b]11;?\x1b\\\x1b[>0q\x1b[0c", id},
+		{"what would tell of the caller's", Screen, "\x1b[>c\x1b[=c\x1b[6n\x1b[?6n\x1b[?15n\x1b[x\x1b[?2026$p\x1b[18t\x1bZ\x05\x1b[1c\x1b[c;", id},
+		{"in a string", Screen, "\x1b]0;\x1b[c\x1bP\x1b\\", id}, // an escape ends a string
+		{"a flood", Screen, strings.Repeat("\x1b[c", 1000), strings.Repeat(id, maxAnswers/len(id))},
+		{"not a screen", Colours, "\x1b[c\x1b[5n", ""},
+		{"the terminal answers itself", All, "\x1b[c\x1b[5n", ""},
+	} {
+		f := NewFilter(c.level)
+		f.Append(nil, []byte(c.in))
+		if got := string(f.Answers()); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if again := f.Answers(); len(again) > 0 {
+			t.Errorf("%s: answered twice: %q", c.name, again)
+		}
+	}
+}
+
 // safe is all that may come out at level Screen.
 var safe = regexp.MustCompile("^(?:" + strings.Join([]string{
 	"\\x1b[78DEMH=>]", "\\x1b[()][0AB]", "\\x1b\\[[0-9;:]*m", "\\x1b\\[[0-9;]*[@-I`abdefgrJKLMPSTXZ]",

@@ -60,6 +60,21 @@ func (p *Pty) Resize(size *unix.Winsize) error {
 	return os.NewSyscallError("ioctl TIOCSWINSZ", unix.IoctlSetWinsize(p.master, unix.TIOCSWINSZ, size))
 }
 
+// Raw reports whether what is typed is given to a program key by key, unseen: one
+// reads that has asked for that, and no line is being edited.
+func (p *Pty) Raw() bool {
+	raw := false
+	c, err := p.Master.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = c.Control(func(fd uintptr) {
+		t, err := unix.IoctlGetTermios(int(fd), unix.TCGETS) // of the master: the slave's (tty_mode_ioctl)
+		raw = err == nil && t.Lflag&(unix.ICANON|unix.ECHO) == 0
+	})
+	return err == nil && raw
+}
+
 // CloseSlave closes our slave. When no process has one either, reads from the master
 // end with EIO after what is still in it.
 func (p *Pty) CloseSlave() error {

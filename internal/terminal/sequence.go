@@ -42,7 +42,27 @@ func (f *Filter) control(dst, params []byte, final byte) []byte {
 		f.modes.control(p, final)
 		return emit(dst, p, final)
 	}
+	if a := answerTo(p, final); f.level == Screen && len(f.answers)+len(a) <= maxAnswers {
+		f.answers = append(f.answers, a...)
+	}
 	return dst
+}
+
+// maxAnswers bounds the answers to what is read at once.
+const maxAnswers = 256
+
+// answerTo is the answer to two queries that is true of any terminal that has the
+// escapes of this file, and says nothing of the caller's: who it is (DA1: a VT100 with
+// advanced video, as tmux says), and how it is (DSR 5: well). Programs send DA1 after queries that a
+// terminal may not know, and wait for its answer to know that the others have none.
+func answerTo(p string, final byte) string {
+	switch {
+	case final == 'c' && (p == "" || p == "0"):
+		return "\x1b[?1;2c"
+	case final == 'n' && p == "5":
+		return "\x1b[0n"
+	}
+	return ""
 }
 
 // passes judges a sequence without a private mark.
