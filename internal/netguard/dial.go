@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/special"
 )
 
 const (
@@ -125,7 +127,7 @@ func (d *dialer) connect(ctx context.Context, proto string, dest destination) (n
 	var to reached
 	if dest.name == "" { // the policy has the address itself
 		to.addr = netip.AddrPortFrom(dest.addr, dest.port)
-		if n := d.nets(dest.addr); special(dest.addr) && (n == nil || !names(n.Prefix, dest.addr)) {
+		if n := d.nets(dest.addr); special.Contains(dest.addr) && (n == nil || !special.Names(n.Prefix, dest.addr)) {
 			return nil, to, errWide
 		}
 	}
@@ -168,10 +170,10 @@ func (d *dialer) addresses(ctx context.Context, proto string, dest destination) 
 // only where allow_private has the name or the address, or the allowlist has
 // the address itself with this port.
 func (d *dialer) permitted(proto string, dest destination, a netip.Addr) bool {
-	if !special(a) || d.mayBePrivate(dest.name) {
+	if !special.Contains(a) || d.mayBePrivate(dest.name) {
 		return true
 	}
-	if n := d.nets(a); n != nil && n.allows(proto, dest.port) && names(n.Prefix, a) {
+	if n := d.nets(a); n != nil && n.allows(proto, dest.port) && special.Names(n.Prefix, a) {
 		return true
 	}
 	return slices.ContainsFunc(d.private, func(p netip.Prefix) bool { return p.Contains(a) })

@@ -72,7 +72,7 @@ func TestPrivateAddresses(t *testing.T) {
 		{"private, the name may", Config{PrivateNames: []string{"a.example"}}, "a.example", "10.2.0.1", true},
 		{"private, another name may", Config{PrivateNames: []string{"b.example"}}, "a.example", "10.2.0.1", false},
 		{"private, the wildcard may", Config{PrivateNames: []string{"*.w.example"}}, "x.y.w.example", "10.2.0.1", true},
-		{"private, the range may", Config{PrivateNets: parsePrefixes("10.2.0.0/16")}, "a.example", "10.2.0.1", true},
+		{"private, the range may", Config{PrivateNets: []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")}}, "a.example", "10.2.0.1", true},
 		{"pinned", Config{Resolve: map[string]netip.Addr{"a.example": netip.MustParseAddr("10.2.0.1")}}, "a.example", "203.0.114.1", false},
 	} {
 		c.cfg.Table = *table

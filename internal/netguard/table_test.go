@@ -197,24 +197,6 @@ func TestWildcardRunsOut(t *testing.T) {
 	}
 }
 
-func TestSpecial(t *testing.T) {
-	for _, s := range []string{
-		"0.1.2.3", "10.0.0.1", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.192", "192.168.1.1",
-		"198.18.0.16", "224.0.0.1", "255.255.255.255", "168.63.129.16", "100.100.100.200",
-		"::", "::1", "::7f00:1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2002:7f00:1::1",
-		"2001:0:a00:1::", "2001:0:808:808::f5ff:fffe", "::ffff:10.0.0.1", "::ffff:169.254.169.254",
-	} {
-		if !special(netip.MustParseAddr(s)) {
-			t.Errorf("%s is not special", s)
-		}
-	}
-	for _, s := range []string{"8.8.8.8", "172.15.255.255", "172.32.0.1", "100.128.0.1", "2606:4700::1", "64:ff9b::808:808", "2002:808:808::1", "::ffff:8.8.8.8", "168.63.129.17"} {
-		if special(netip.MustParseAddr(s)) {
-			t.Errorf("%s is special", s)
-		}
-	}
-}
-
 // Exact names have their addresses from the start; those of a wildcard have none yet.
 func TestGiven(t *testing.T) {
 	table := compile(t, "tcp a.example 443", "tcp *.w.example 443", "tcp b.example 80", "tcp 10.1.0.0/16 443")
