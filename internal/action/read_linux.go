@@ -26,8 +26,8 @@ const commandLimit = 60 * time.Second
 type Reader struct {
 	UID, GID int
 	Groups   []int
-	As       func(func() error) error        // opens files as that user
-	Environ  []string                        // for a command, of which a few names are passed on
+	As       func(func() error) error         // opens files as that user
+	Environ  []string                         // for a command, of which a few names are passed on
 	Take     func(name string) (string, bool) // takes a variable out of our own environment
 }
 

@@ -76,6 +76,12 @@ func parseTemplate(s string) (t Template, problem string) {
 	return t, ""
 }
 
+// ParseTemplate splits a text of a body that Parse has accepted.
+func ParseTemplate(s string) Template {
+	t, _ := parseTemplate(s)
+	return t
+}
+
 func validField(s string) bool {
 	for name := range strings.SplitSeq(s, ".") {
 		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-$") != "" {

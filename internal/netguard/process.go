@@ -6,12 +6,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/lockdown"
 )
 
 // Mode is the argument that makes a program of ours this process: see [Main].
@@ -56,7 +56,8 @@ func serveProcess() error {
 	if !ok {
 		return errors.New("descriptor 3 is not the supervisor's socket")
 	}
-	if err := lockDown(cfg.Seccomp); err != nil {
+	debug.SetGCPercent(gcPercent)
+	if err := lockdown.Enter(cfg.Seccomp, softMemory, hardMemory); err != nil {
 		return err
 	}
 	events := newReporter(func(b []byte) error { _, err := conn.Write(b); return err })
@@ -64,53 +65,6 @@ func serveProcess() error {
 	err = s.follow(conn)
 	s.end()
 	return err
-}
-
-// lockDown gives up what the process does not need, before it reads anything
-// that a command wrote: no new privileges, no core, bounded memory, and the
-// filter, on every thread.
-func lockDown(filter []byte) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if os.Geteuid() == 0 {
-		return errors.New("the process must not be root")
-	}
-	if err := leaveTerminal(); err != nil {
-		return err
-	}
-	debug.SetMemoryLimit(softMemory)
-	debug.SetGCPercent(gcPercent)
-	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hardMemory, Max: hardMemory}); err != nil {
-		return os.NewSyscallError("setrlimit", err)
-	}
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return os.NewSyscallError("prctl", err)
-	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return os.NewSyscallError("prctl", err)
-	}
-	if len(filter) == 0 || len(filter)%8 != 0 {
-		return errors.New("the process has no system call filter")
-	}
-	prog := unix.SockFprog{Len: uint16(len(filter) / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(filter)))}
-	// TSYNC puts the filter, and with it no_new_privs, on all threads (seccomp(2)).
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
-	runtime.KeepAlive(filter)
-	if errno != 0 {
-		return os.NewSyscallError("seccomp", errno)
-	}
-	return nil
-}
-
-// leaveTerminal gives up the terminal of the session (tty_ioctl(4)): the process
-// is not its leader, so that nobody else loses it.
-func leaveTerminal() error {
-	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil // ENXIO: there is none; else it is out of reach, as it shall be
-	}
-	defer unix.Close(fd)
-	return os.NewSyscallError("ioctl TIOCNOTTY", unix.IoctlSetInt(fd, unix.TIOCNOTTY, 0))
 }
 
 // follow takes sockets from the supervisor until it has no more to say: the run

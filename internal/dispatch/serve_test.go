@@ -1,0 +1,371 @@
+package dispatch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/agentguard/agentguard/internal/action"
+)
+
+const canary = "CANARY-s3cr3t-value"
+
+// actions is a file with one action against a server on loopback.
+func actions(url, more string) string {
+	return `actions:
+  forge.open-issue:
+    input:
+      type: object
+      additionalProperties: false
+      required: [repo, title]
+      properties:
+        repo: {type: string, maxLength: 200}
+        title: {type: string, minLength: 1}
+        labels: {type: array, maxItems: 2, items: {type: string}}
+        n: {type: integer, maximum: 10}
+        deep: {}
+    request:
+      method: POST
+      url: "` + url + `/repos/{repo}/issues?title={title}"
+      headers: {X-Title: "about {repo}"}
+    credential: {env: TOKEN}
+    auth: {scheme: bearer}
+    destination: {plain_http: loopback}
+    limits: {request_bytes: 1K, response_bytes: 2K, timeout: 5s, per_run: 3}
+    response: {status: [201], fields: [/number, /html_url]}
+` + more
+}
+
+// session runs a job with this input, and answers what it asks.
+type session struct {
+	job     action.Job
+	refuse  string
+	asked   int // requests that were asked for
+	problem string
+}
+
+func (s *session) run(t *testing.T, input io.Reader) []*action.Outcome {
+	t.Helper()
+	toServer, fromServer := pipe(), pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := serve(toServer.r, fromServer.w, input, func([]byte, int64, int64) error { return nil })
+		fromServer.w.CloseWithError(errors.Join(err, io.EOF))
+		done <- err
+	}()
+	enc, dec := json.NewEncoder(toServer.w), json.NewDecoder(fromServer.r)
+	if s.job.Action == "" {
+		s.job.Action = "forge.open-issue"
+	}
+	if err := enc.Encode(&s.job); err != nil {
+		t.Fatal(err)
+	}
+	var out []*action.Outcome
+	for {
+		var m action.Message
+		if err := dec.Decode(&m); err != nil {
+			t.Fatalf("%v; the process: %v", err, <-done)
+		}
+		switch {
+		case m.Ask != nil:
+			s.asked += len(m.Ask)
+			if err := enc.Encode(&action.Reply{Refused: s.refuse, Secret: []byte(canary)}); err != nil {
+				t.Fatal(err)
+			}
+		case m.Outcome != nil:
+			out = append(out, m.Outcome)
+			if b, _ := json.Marshal(m.Outcome); bytes.Contains(b, []byte(canary)) {
+				t.Errorf("the credential is in %s", b)
+			}
+		case m.Done:
+			s.problem = m.Problem
+			return out
+		}
+	}
+}
+
+func pipe() (p struct {
+	r *io.PipeReader
+	w *io.PipeWriter
+}) {
+	p.r, p.w = io.Pipe()
+	return p
+}
+
+// upstream is a forge that remembers what it was asked.
+type upstream struct {
+	*httptest.Server
+	requests []string
+	answer   func(w http.ResponseWriter)
+}
+
+func newUpstream(t *testing.T) *upstream {
+	u := &upstream{answer: func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, `{"number": 7, "html_url": "http://forge/7", "token": "other"}`)
+	}}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		u.requests = append(u.requests, fmt.Sprintf("%s %s %q auth=%q type=%q x=%q", r.Method, r.URL.RequestURI(), b, r.Header.Get("Authorization"), r.Header.Get("Content-Type"), r.Header.Get("X-Title")))
+		u.answer(w)
+	}))
+	t.Cleanup(u.Close)
+	return u
+}
+
+func (u *upstream) session(more string) *session {
+	return &session{job: action.Job{File: []byte(actions(u.URL, more)), Name: "a.yaml"}}
+}
+
+func TestRoundTrip(t *testing.T) {
+	u := newUpstream(t)
+	s := u.session("")
+	out := s.run(t, strings.NewReader(`{"repo": "a b", "title": "ä&=", "n": 3}`))
+	want := `POST /repos/a%20b/issues?title=%C3%A4%26%3D "{\"n\":3,\"repo\":\"a b\",\"title\":\"ä&=\"}" auth="Bearer ` + canary + `" type="application/json" x="about a b"`
+	if len(u.requests) != 1 || u.requests[0] != want {
+		t.Errorf("%q\nwant %s", u.requests, want)
+	}
+	o := out[0]
+	if o.Outcome != action.Done || o.Sent != action.SentYes || o.Status != 201 || o.ExitStatus() != 0 || string(o.Response["/number"]) != "7" || len(o.Response) != 2 || !o.Untrusted {
+		t.Errorf("%+v", o)
+	}
+	if o.LatencyNS <= 0 || o.Address == "" || o.ResponseBytes == 0 || o.RequestBytes == 0 || len(o.InputSHA256) != 64 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// Nothing of these is sent, and nobody is asked for the credential.
+func TestRefusedInputs(t *testing.T) {
+	u := newUpstream(t)
+	for _, c := range []struct{ name, input, pointer, want string }{
+		{"schema", `{"repo": "r", "title": ""}`, "/title", "minLength"},
+		{"missing", `{"repo": "r"}`, "", "required"},
+		{"type", `{"repo": 1, "title": "t"}`, "/repo", "type"},
+		{"more", `{"repo": "r", "title": "t", "sha": 1}`, "/sha", "no such property"},
+		{"item", `{"repo": "r", "title": "t", "labels": ["a", 1]}`, "/labels/1", "type"},
+		{"items", `{"repo": "r", "title": "t", "labels": ["a", "b", "c"]}`, "/labels", "maxItems"},
+		{"maximum", `{"repo": "r", "title": "t", "n": 11}`, "/n", "maximum"},
+		{"not JSON", `{"repo": `, "", "not JSON"},
+		{"two texts", `{"repo": "r", "title": "t"} {}`, "", "follows"},
+		{"duplicate", `{"repo": "r", "title": "t", "title": "u"}`, "/title", "twice"},
+		{"deep", `{"repo": "r", "title": "t", "deep": ` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "", "nested deeper"},
+		{"large number", `{"repo": "r", "title": "t", "n": 9007199254740993}`, "/n", "beyond 2^53-1"},
+		{"infinite", `{"repo": "r", "title": "t", "n": 1e999}`, "/n", "out of range"},
+		{"half a pair", `{"repo": "r", "title": "\ud800"}`, "/title", "damaged text"},
+		{"not UTF-8", "{\"repo\": \"\xff\", \"title\": \"t\"}", "", "UTF-8"},
+		{"large", `{"repo": "r", "title": "` + strings.Repeat("x", 2000) + `"}`, "", "larger than 1024 bytes"},
+		{"slash", `{"repo": "../admin", "title": "t"}`, "/repo", `'/' may not stand in a path`},
+		{"dots", `{"repo": "..", "title": "t"}`, "/repo", "dots"},
+		{"dot", `{"repo": ".", "title": "t"}`, "/repo", "dots"},
+		{"empty", `{"repo": "", "title": "t"}`, "/repo", "empty"},
+		{"escaped slash", `{"repo": "a%2fb", "title": "t"}`, "/repo", `'%' may not`},
+		{"backslash", `{"repo": "a\\b", "title": "t"}`, "/repo", `may not stand in a path`},
+		{"query in path", `{"repo": "a?b", "title": "t"}`, "/repo", `'?' may not`},
+		{"fragment", `{"repo": "a#b", "title": "t"}`, "/repo", `'#' may not`},
+		{"fullwidth slash", `{"repo": "a\uff0fb", "title": "t"}`, "/repo", `'\uff0f' may not`},
+		{"one dot leader", `{"repo": "\u2024\u2024", "title": "t"}`, "/repo", "may not"},
+		{"NUL", `{"repo": "a\u0000b", "title": "t"}`, "/repo", "may not"},
+		{"line break", `{"repo": "r", "title": "a\r\nX-Injected: 1"}`, "/title", `'\r' may not stand in a query`},
+		{"right to left", `{"repo": "r", "title": "a\u202eb"}`, "/title", `'\u202e' may not`},
+		{"header", `{"repo": "r\r\nHost: evil", "title": "t"}`, "/repo", "may not"},
+	} {
+		s := u.session("")
+		out := s.run(t, strings.NewReader(c.input))
+		if len(out) != 1 || out[0].Outcome != action.Refused || out[0].Sent != action.SentNo || out[0].ExitStatus() != action.StatusRefused || s.asked != 0 {
+			t.Errorf("%s: %+v, asked %d", c.name, out, s.asked)
+			continue
+		}
+		text, placed := out[0].Why, c.pointer == ""
+		for _, e := range out[0].Errors {
+			text += "\n" + e.Pointer + ": " + e.Message
+			placed = placed || e.Pointer == c.pointer
+		}
+		if !placed || !strings.Contains(text, c.want) {
+			t.Errorf("%s: %s; want %q at %q", c.name, text, c.want, c.pointer)
+		}
+	}
+	if len(u.requests) != 0 {
+		t.Errorf("sent: %q", u.requests)
+	}
+}
+
+// A hundred megabytes are not read to their end.
+func TestLargeInput(t *testing.T) {
+	u := newUpstream(t)
+	in := &counting{r: io.LimitReader(zeros{}, 100<<20)}
+	out := u.session("").run(t, in)
+	if out[0].Outcome != action.Refused || in.n > 1<<20 {
+		t.Errorf("%+v after %d bytes", out[0], in.n)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return copy(b, bytes.Repeat([]byte("0"), len(b))), nil }
+
+type counting struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	return n, err
+}
+
+func TestRejectedAnswers(t *testing.T) {
+	head := func(status int, typ string) func(w http.ResponseWriter) {
+		return func(w http.ResponseWriter) { w.Header().Set("Content-Type", typ); w.WriteHeader(status) }
+	}
+	body := func(text string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) { head(201, "application/json")(w); fmt.Fprint(w, text) }
+	}
+	for _, c := range []struct {
+		name   string
+		answer func(w http.ResponseWriter)
+		want   string
+	}{
+		{"redirect", func(w http.ResponseWriter) {
+			w.Header().Set("Location", "http://169.254.169.254/")
+			w.WriteHeader(307)
+		}, "redirects"},
+		{"status", head(500, "application/json"), "status 500"},
+		{"type", head(201, "text/html"), "not JSON by its Content-Type"},
+		{"no type", head(201, ""), "not JSON by its Content-Type"},
+		{"not JSON", body("<html>"), "not JSON as it should be"},
+		{"deep", body(strings.Repeat("[", 300)), "not JSON as it should be"},
+		{"encoded", func(w http.ResponseWriter) { w.Header().Set("Content-Encoding", "gzip"); body("x")(w) }, "encoded"},
+		{"declared large", func(w http.ResponseWriter) { w.Header().Set("Content-Length", "1073741824"); head(201, "application/json")(w) }, "would be larger"},
+		{"large", func(w http.ResponseWriter) {
+			head(201, "application/json")(w)
+			for range 1000 {
+				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+					return
+				}
+			}
+		}, "larger than 2048 bytes"},
+		{"broken off", func(w http.ResponseWriter) { w.Header().Set("Content-Length", "100"); body(`{"number"`)(w) }, "broke off"},
+		{"the credential", body(`{"number": "your token is ` + canary + `"}`), "repeats the credential at /number"},
+		{"the credential escaped", body(`{"number": ["\u0043ANARY-s3cr3t-value"]}`), "repeats the credential"},
+		{"the credential in base64", body(`{"number": {"Q0FOQVJZLXMzY3IzdC12YWx1ZQ==": 1}}`), "repeats the credential"},
+	} {
+		u := newUpstream(t)
+		u.answer = c.answer
+		out := u.session("").run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))
+		o := out[0]
+		if o.Outcome != action.Rejected || o.Sent != action.SentYes || o.ExitStatus() != action.StatusRejected || o.Response != nil || !strings.Contains(o.Why, c.want) {
+			t.Errorf("%s: %+v; want %q", c.name, o, c.want)
+		}
+		if len(u.requests) != 1 {
+			t.Errorf("%s: %q", c.name, u.requests)
+		}
+	}
+}
+
+// An upstream that is not there, one that says nothing, and one that breaks off.
+func TestFailures(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + l.Addr().String()
+	run := func(limit string) *action.Outcome {
+		s := &session{job: action.Job{File: []byte(strings.Replace(actions(url, ""), "timeout: 5s", "timeout: "+limit, 1)), Name: "a.yaml"}}
+		return s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))[0]
+	}
+	if o := run("100ms"); o.Outcome != action.Failed || o.Sent != action.SentUnknown || !strings.Contains(o.Why, "limits.timeout") || o.ExitStatus() != action.StatusFailed {
+		t.Errorf("it stalls: %+v", o)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.Close()
+		}
+	}()
+	if o := run("30s"); o.Outcome != action.Failed || o.Sent != action.SentUnknown {
+		t.Errorf("it breaks off: %+v", o)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if o := run("30s"); o.Outcome != action.Failed || o.Sent != action.SentNo || !strings.Contains(o.Why, "refused") {
+		t.Errorf("nobody is there: %+v", o)
+	}
+}
+
+func TestLines(t *testing.T) {
+	good, bad := `{"repo": "r", "title": "t"}`, `{"repo": "r"}`
+	for _, c := range []struct {
+		name, mode, input string
+		refuse            string
+		want              []string
+		sent              int
+	}{
+		{"all", action.LinesAll, good + "\n\n" + good + "\n", "", []string{"1 done", "3 done"}, 2},
+		{"all, one is wrong", action.LinesAll, good + "\n" + bad + "\n" + good, "", []string{"1 refused", "2 refused", "3 refused"}, 0},
+		{"all, too many", action.LinesAll, strings.Repeat(good+"\n", 4), "", []string{"1 limited", "2 limited", "3 limited", "4 limited"}, 0},
+		{"all, a limit", action.LinesAll, strings.Repeat(good+"\n", 2), "later", []string{"1 limited", "2 limited"}, 0},
+		{"each", action.LinesEach, good + "\n" + bad + "\n" + good, "", []string{"1 done", "2 refused", "3 done"}, 2},
+		{"each, a limit", action.LinesEach, bad + "\n" + good + "\n" + good, "later", []string{"1 refused", "2 limited"}, 0},
+		{"each, a long line", action.LinesEach, strings.Repeat(" ", 200000) + good + "\n" + good, "", []string{"1 refused", "2 done"}, 1},
+	} {
+		u := newUpstream(t)
+		s := u.session("")
+		s.job.Lines, s.refuse = c.mode, c.refuse
+		var got []string
+		for _, o := range s.run(t, strings.NewReader(c.input)) {
+			got = append(got, fmt.Sprint(o.Line, " ", o.Outcome))
+		}
+		if strings.Join(got, ", ") != strings.Join(c.want, ", ") || len(u.requests) != c.sent {
+			t.Errorf("%s: %q, %d sent; want %q, %d", c.name, got, len(u.requests), c.want, c.sent)
+		}
+	}
+}
+
+func TestDryRun(t *testing.T) {
+	u := newUpstream(t)
+	s := u.session("")
+	s.job.DryRun = true
+	o := s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))[0]
+	if o.Outcome != action.DryRun || o.Request == nil || s.asked != 0 || len(u.requests) != 0 {
+		t.Fatalf("%+v", o)
+	}
+	got := o.Request.Method + " " + o.Request.URL + "\n" + strings.Join(o.Request.Headers, "\n") + "\n" + o.Request.Body
+	want := "POST " + u.URL + `/repos/r/issues?title=t
+Accept-Encoding: identity
+Accept: application/json
+Authorization: Bearer ***
+Content-Type: application/json
+User-Agent: agentguard
+X-Title: about r
+{"repo":"r","title":"t"}`
+	if got != want {
+		t.Errorf("%s", got)
+	}
+}
+
+// A file that is wrong in its schema says so, with its place.
+func TestWrongSchema(t *testing.T) {
+	u := newUpstream(t)
+	for old, new := range map[string]string{"maxItems: 2": "maxItem: 2", "minLength: 1": `pattern: "("`, "maximum: 10": "format: date", "type: integer": "type: int"} {
+		s := u.session("")
+		s.job.File = []byte(strings.Replace(string(s.job.File), old, new, 1))
+		s.run(t, strings.NewReader("{}"))
+		if !strings.HasPrefix(s.problem, "a.yaml:4:7: forge.open-issue.input: ") {
+			t.Errorf("%s: %q", new, s.problem)
+		}
+	}
+}
