@@ -41,9 +41,11 @@ help: ## list the targets
 # Copied, as an installation does: the linker writes page by page, and where the page cache
 # holds a program in single pages, each start pays a millisecond for mapping them (Linux 6.18, ext4).
 .PHONY: build
-build: ## build bin/agentguard (static; GOARCH=arm64 for arm64)
+build: ## build bin/agentguard and bin/agentguard-http (static; GOARCH=arm64 for arm64)
 	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/.linked ./cmd/agentguard
 	install -m 755 $(BIN)/.linked $(BIN)/agentguard
+	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/.linked ./cmd/agentguard-http
+	install -m 755 $(BIN)/.linked $(BIN)/agentguard-http
 	rm $(BIN)/.linked
 
 # Written by the program itself, so it runs on this machine whatever GOARCH says.
@@ -214,9 +216,9 @@ bench-record: build ## what it costs to be observed, beside strace and bpftrace,
 # them is left alone by both.
 .PHONY: install
 install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs no Go)
-	@[ -x $(BIN)/agentguard ] || $(MAKE) --no-print-directory build
+	@[ -x $(BIN)/agentguard ] && [ -x $(BIN)/agentguard-http ] || $(MAKE) --no-print-directory build
 	@[ -d $(BIN)/share ] || $(MAKE) --no-print-directory share
-	install -D -m 755 $(BIN)/agentguard $(DESTDIR)$(PREFIX)/bin/agentguard
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/agentguard $(BIN)/agentguard-http
 	cd $(BIN)/share && find . -type f ! -perm -100 -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	cd $(BIN)/share && find . -type f -perm -100 -exec install -D -m 755 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	install -D -m 644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf
@@ -227,7 +229,7 @@ install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs 
 .PHONY: uninstall
 uninstall: ## remove what install put there, and what runs keep on the host between them
 	[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/agentguard ] || $(PREFIX)/bin/agentguard runs sweep
-	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard $(DESTDIR)$(PREFIX)/share/man/man1/agentguard{,-*}.1
+	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard{,-http} $(DESTDIR)$(PREFIX)/share/man/man1/agentguard{,-*}.1
 	rm -f $(DESTDIR)$(PREFIX)/share/{bash-completion/completions/agentguard,zsh/site-functions/_agentguard,fish/vendor_completions.d/agentguard.fish}
 	rm -f $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(UNITS))
 	rm -f $(addprefix $(DESTDIR)$(SYSCONFDIR)/agentguard/,$(notdir $(wildcard packaging/etc/*.example)))

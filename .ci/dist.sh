@@ -39,6 +39,7 @@ for arch in amd64 arm64; do
 	make -s build GOARCH=$arch BIN="$bin" VERSION="$version"
 	make -s share BIN="$bin" VERSION="$version"
 	sbom "$bin/agentguard" "dist/$name.cdx.json"
+	sbom "$bin/agentguard-http" "dist/agentguard-http-$version-linux-$arch.cdx.json"
 	cp "dist/$name.cdx.json" "$bin/share/doc/agentguard/sbom.cdx.json"
 	tarball "$name"
 	if command -v dpkg-deb >/dev/null; then

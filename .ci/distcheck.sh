@@ -27,7 +27,7 @@ for arch in amd64 arm64; do
 	name=agentguard-$version-linux-$arch
 	mkdir "$work/$arch"
 	tar -C "$work/$arch" --strip-components=1 -xf "dist/$name.tar.gz"
-	for f in bin/agentguard share/man/man1/agentguard-exec.1 share/doc/agentguard/{NOTICE,docs/record.md,examples/ceiling.yaml.example} lib/systemd/system/agentguard-recover.service; do
+	for f in bin/agentguard bin/agentguard-http share/man/man1/agentguard-exec.1 share/doc/agentguard/{NOTICE,docs/record.md,examples/ceiling.yaml.example} lib/systemd/system/agentguard-recover.service; do
 		[[ -s $work/$arch/$f ]] || fail "$name.tar.gz lacks $f"
 	done
 	cmp "dist/$name.cdx.json" "$work/$arch/share/doc/agentguard/sbom.cdx.json"

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 dest=${1:-}
 bad=0
-modules=$(go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' ./cmd/agentguard | sort -u)
+modules=$(go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' ./cmd/agentguard ./cmd/agentguard-http | sort -u)
 while read -r path dir; do
 	[[ -n $path ]] || continue
 	found=0

@@ -34,9 +34,9 @@ type Node struct {
 
 // Entry is one key of a mapping with its value.
 type Entry struct {
-	Name   string
-	Source Source
-	Value  *Node
+	Name   string // as written, not quoted
+	Source Source // of the name
+	Value  *Node  // never nil
 }
 
 // Tree reads the values of such a file and collects what is wrong with it, each
@@ -178,14 +178,6 @@ func (t *Tree) Word(n *Node, what string, words ...string) string {
 		t.Fail(n.Source, hint, "%s: unknown word %s", what, quote(s))
 	}
 	return s
-}
-
-// Bool returns a truth value; false for no node.
-func (t *Tree) Bool(n *Node, what string) bool {
-	if n != nil && n.Kind != 0 && n.Kind != BoolNode {
-		t.Fail(n.Source, "write true or false", "%s: expected true or false, got %s", what, n.shown)
-	}
-	return n != nil && n.Kind == BoolNode && n.Text == "true"
 }
 
 // Size returns bytes, or def for no node; there is no unlimited.

@@ -1,5 +1,5 @@
 // Command agentguard-http is the part of agentguard that speaks HTTP. agentguard
-// starts it; people do not. Why it is a program of its own: docs/decisions/0025.
+// starts it; people do not. Why it is a program of its own: docs/decisions/0026.
 package main
 
 import (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/supervisor"
 	"github.com/agentguard/agentguard/trace/seal"
@@ -72,6 +73,8 @@ func TestJSONFieldsAreDocumented(t *testing.T) {
 		doc, from, to string // the part of the page between two headings
 		v             any
 	}{
+		{"dispatch.md", "## What machines read", "", action.Outcome{}},
+		{"json.md", "", "", listed{}},
 		{"json.md", "", "", liveRun{}},
 		{"json.md", "", "", doneRun{}},
 		{"json.md", "", "", problem{}},

@@ -42,6 +42,11 @@ type execFlags struct {
 	tty      string   // when the command gets a terminal of its own
 	cont     string   // the run to continue
 	collect  []string // results that are committed whatever happens to the rest
+
+	dispatch string   // the action that stdout is the input of
+	actions  []string // files to look for it in
+	lines    string
+	ready    *dispatching
 }
 
 // policyFlag collects the values of one policy flag.
@@ -104,12 +109,15 @@ are until somebody commits it.
 Exit status: the command's own; 128+N when signal N ended it; 124 wall-clock limit;
 125 agentguard could not run it, or could not enforce the policy; 126 found but not
 executable, or its interpreter is missing; 127 not found; 137 ended by the memory or
-cpu limit, by --output where real directories are writable, or by --on-loss kill.`,
+cpu limit, by --output where real directories are writable, or by --on-loss kill.
+With --dispatch a command that ended with 0 is followed by the statuses of agentguard dispatch:
+120 to 123, and nothing is sent for a command that ended otherwise.`,
 		Example: `  agentguard exec -- make test                        # changes are staged: agentguard diff, commit
   agentguard exec --commit success -- npm run format  # and committed when it succeeds
   agentguard exec --mode ro -- python3 check.py       # only reads the current directory
   agentguard exec --rw out --ro /data --memory 2G --wall 10m -- ./build.sh
-  agentguard exec -p policy.yaml --dry-run -- npm test`,
+  agentguard exec -p policy.yaml --dry-run -- npm test
+  agentguard exec --mode ro --dispatch forge.open-issue -- python3 analyse.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error { return f.run(args) },
 	}
@@ -121,6 +129,9 @@ cpu limit, by --output where real directories are writable, or by --on-loss kill
 	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
 	fl.StringVar(&f.tty, "tty", supervisor.TTYAuto, "a terminal of its own for the command, `WHEN`: auto, stdin and stdout are a terminal; always, stdin and one of the others must be; never, pipes")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
+	fl.StringVar(&f.dispatch, "dispatch", "", "when the command ended with 0, dispatch this `ACTION` with its stdout as input, which is not shown; prints what came of it")
+	fl.StringArrayVar(&f.actions, "actions", nil, "look for the action in this `FILE`, which must be approved; may be repeated")
+	fl.StringVar(&f.lines, "lines", "", "with --dispatch each line of stdout is a JSON text, `HOW`: all, none is sent unless all are right; each, each for itself")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "write the operational log to stderr")
@@ -150,22 +161,23 @@ func (f *execFlags) run(args []string) error {
 	if res == nil {
 		return nil // a dry run
 	}
-	if err := writeJSON(out, res); err != nil {
+	dispatched := f.sendStdout(res)
+	if err := f.writeResult(out, res); err != nil {
 		return err
 	}
 	if !f.quiet {
 		summarise(res, pol)
 	}
 	if err := f.settle(res, pol); err != nil {
-		if res.Status == 0 {
+		if res.Status == 0 && dispatched == nil {
 			return err
 		}
-		say(err) // the command's own status says more
+		say(err) // the status says more
 	}
 	if res.Status != 0 {
 		return status(res.Status)
 	}
-	return nil
+	return dispatched
 }
 
 // execute runs the command; both results are nil after a dry run.
@@ -174,6 +186,11 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	if err != nil {
 		return nil, nil, err
 	}
+	stdout, err := f.findAction()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.ready.releaseStdout(stdout)
 	// The launch must not die by a reader that went away, nor leave a run behind
 	// when it is told to end. Neither Ctrl-Z nor reading the terminal from the
 	// background may stop us: nobody would keep the limits of the run. A run with a
@@ -183,7 +200,7 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Stdin: os.Stdin, Stdout: stdout, Stderr: os.Stderr,
 		TTY: f.tty, Slow: f.tellSlow(), StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
 	}
 	if cfg.Continue, err = f.continued(pol); err != nil {

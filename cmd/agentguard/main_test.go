@@ -83,7 +83,7 @@ func enterStage() int {
 
 // build makes the program as it is released, and the probe, without cgo.
 func build(dir string) error {
-	for name, pkg := range map[string]string{"agentguard": ".", "probe": "../../testdata/script/probe"} {
+	for name, pkg := range map[string]string{"agentguard": ".", "agentguard-http": "../agentguard-http", "probe": "../../testdata/script/probe"} {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

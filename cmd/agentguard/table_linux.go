@@ -7,6 +7,8 @@ func commands() []command {
 	supervisor.Version = version
 	return []command{
 		{"exec", newExec},
+		{"dispatch", newDispatch},
+		{"actions", newActions},
 		{"diff", newDiff},
 		{"commit", newCommit},
 		{"discard", newDiscard},

@@ -17,7 +17,8 @@ import (
 // File is a file of actions that was read and found right.
 type File struct {
 	Name    string // path as given
-	SHA256  string // of its bytes, hexadecimal
+	Text    []byte // its bytes
+	SHA256  string // of them, hexadecimal
 	Actions []*Action
 }
 

@@ -23,7 +23,7 @@ type reader struct{ *policy.Tree }
 func Parse(name string, src []byte) (*File, error) {
 	r := reader{policy.ReadTree(name, "actions", src)}
 	sum := sha256.Sum256(src)
-	f := &File{Name: name, SHA256: hex.EncodeToString(sum[:])}
+	f := &File{Name: name, Text: src, SHA256: hex.EncodeToString(sum[:])}
 	if r.Root != nil {
 		top := r.Mapping(r.Root, "the file", "actions")
 		if top["actions"] == nil && r.Err() == nil {

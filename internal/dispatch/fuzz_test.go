@@ -38,7 +38,7 @@ func FuzzURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, c, d string, n int64) {
 		raw, err := json.Marshal(map[string]any{"a": a, "b": b, "c": c, "d": d, "n": n})
 		if err != nil {
-			t.Skip()
+			return
 		}
 		input, bad := decode(raw)
 		if len(bad) > 0 {

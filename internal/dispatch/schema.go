@@ -205,5 +205,5 @@ func line(err error) string {
 		}
 		s = after
 	}
-	return strings.Trim(policy.Quote(strings.TrimPrefix(s, "jsonschema: ")), `"`)
+	return bounded(strings.TrimPrefix(s, "jsonschema: "))
 }

@@ -94,7 +94,8 @@ func (s *session) run(t *testing.T, input io.Reader) []*action.Outcome {
 func pipe() (p struct {
 	r *io.PipeReader
 	w *io.PipeWriter
-}) {
+},
+) {
 	p.r, p.w = io.Pipe()
 	return p
 }
@@ -244,7 +245,10 @@ func TestRejectedAnswers(t *testing.T) {
 		{"not JSON", body("<html>"), "not JSON as it should be"},
 		{"deep", body(strings.Repeat("[", 300)), "not JSON as it should be"},
 		{"encoded", func(w http.ResponseWriter) { w.Header().Set("Content-Encoding", "gzip"); body("x")(w) }, "encoded"},
-		{"declared large", func(w http.ResponseWriter) { w.Header().Set("Content-Length", "1073741824"); head(201, "application/json")(w) }, "would be larger"},
+		{"declared large", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "1073741824")
+			head(201, "application/json")(w)
+		}, "would be larger"},
 		{"large", func(w http.ResponseWriter) {
 			head(201, "application/json")(w)
 			for range 1000 {

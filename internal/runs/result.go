@@ -1,7 +1,9 @@
 package runs
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -45,6 +47,8 @@ type Result struct {
 	Changes   *Changes      `json:"changes,omitempty"`   // staged by the run; nil: none
 	Gaps      []Gap         `json:"gaps,omitempty"`      // accepted with --allow-gap
 	Thin      []string      `json:"thin,omitempty"`      // resources with one layer only
+
+	Dispatch []json.RawMessage `json:"dispatch,omitempty"` // outcomes of exec --dispatch; of what exec --json prints, never of result.json
 }
 
 // Why a run ended.
@@ -120,6 +124,24 @@ type Output struct {
 	Kept      uint64 `json:"kept"`  // of them, in the record
 	SHA256    string `json:"sha256,omitempty"`
 	Truncated bool   `json:"truncated,omitempty"` // Kept is less than Bytes
+	Data      *Data  `json:"data,omitempty"`      // of what exec --json prints, never of result.json
+}
+
+// Data is text of a command's, as data: encoded, so that nobody takes it for
+// words of anybody else's.
+type Data struct {
+	Untrusted bool   `json:"untrusted"` // always
+	Encoding  string `json:"encoding"`  // "base64"
+	Text      []byte `json:"text"`
+	Bytes     int    `json:"bytes"`               // of Text
+	SHA256    string `json:"sha256"`              // of Text
+	Truncated bool   `json:"truncated,omitempty"` // Text is the beginning of what was written
+}
+
+// NewData makes data of what a command wrote; more says that it wrote more.
+func NewData(b []byte, more bool) *Data {
+	sum := sha256.Sum256(b)
+	return &Data{Untrusted: true, Encoding: "base64", Text: b, Bytes: len(b), SHA256: hex.EncodeToString(sum[:]), Truncated: more}
 }
 
 // Destination adds up the connections to one host and port.

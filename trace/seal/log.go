@@ -30,6 +30,9 @@ const (
 	LogUnanchor  = "unanchored" // its seal could not be anchored
 	LogKey       = "key"        // of no run: the host has a new key
 	LogDamaged   = "damaged"    // of no run: what was signed before this entry is not what was found
+
+	LogDispatch   = "dispatch"   // a request is about to be made; SHA256 is of its input, Run the run that printed it, if one did
+	LogDispatched = "dispatched" // what came of an input
 )
 
 // LogEntry is a leaf of the host's log: one JSON line.
@@ -41,6 +44,26 @@ type LogEntry struct {
 	SHA256 string `json:"sha256,omitempty"`
 	By     string `json:"by,omitempty"`  // pruned: who asked for it
 	Why    string `json:"why,omitempty"` // pruned, unanchored, damaged; key: its public half
+
+	Dispatch *Dispatched `json:"dispatch,omitempty"` // of LogDispatch and LogDispatched
+}
+
+// Dispatched is a request of an action, without anything of its contents.
+type Dispatched struct {
+	Action        string `json:"action"`  // name
+	Actions       string `json:"actions"` // SHA-256 of the file that the action is in
+	Method        string `json:"method"`
+	Destination   string `json:"destination"`          // origin
+	Address       string `json:"address,omitempty"`    // that was reached
+	Credential    string `json:"credential,omitempty"` // keyed digest of where it is from
+	Outcome       string `json:"outcome,omitempty"`
+	Sent          string `json:"sent,omitempty"` // "no", "yes" or "unknown"
+	Line          int    `json:"line,omitempty"` // of the input, where each line is one
+	Status        int    `json:"status,omitempty"`
+	InputBytes    int64  `json:"input_bytes,omitempty"`
+	RequestBytes  int64  `json:"request_bytes,omitempty"`
+	ResponseBytes int64  `json:"response_bytes,omitempty"`
+	LatencyNS     int64  `json:"latency_ns,omitempty"`
 }
 
 // Line encodes an entry with its newline.
@@ -140,8 +163,11 @@ type Log struct {
 	Head   LogHead
 	Runs   map[RunID]*LoggedRun
 	Faults []Fault
-	Gaps   []string    // times at which the log was found damaged, and how
-	roots  []tlog.Hash // after each entry
+	Gaps   []string // times at which the log was found damaged, and how
+
+	Dispatches []LogEntry // in their order
+
+	roots []tlog.Hash // after each entry
 }
 
 // RunID names a run in the log.
@@ -205,6 +231,9 @@ func (l *Log) add(e LogEntry, index int64) {
 	switch e.Kind {
 	case LogDamaged:
 		l.Gaps = append(l.Gaps, trace.Line(e.Time+": "+e.Why))
+		return
+	case LogDispatch, LogDispatched:
+		l.Dispatches = append(l.Dispatches, e)
 		return
 	case LogKey:
 		return

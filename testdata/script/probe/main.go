@@ -7,6 +7,7 @@
 //	probe fds              open descriptors, one a line
 //	probe connect NET ADDR as net.Dial: tcp, udp, unix, @ for abstract names
 //	probe serve NET ADDR   listens, prints "ready", accepts one connection, says hello
+//	probe forge ADDR TOKEN is a forge's API: see forge.go
 //	probe hog SIZE [SECS]  touches SIZE MiB of memory and holds it
 //	probe threads N        starts N threads that stay
 package main
@@ -50,6 +51,8 @@ func main() {
 		}
 	case "threads":
 		threads(number(args[0]))
+	case "forge":
+		forge(args[0], args[1])
 	case "refused":
 		refused(args[0], number(args[1]))
 	default:

@@ -1,0 +1,156 @@
+package action
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// HTTPProgram is the name of the program that speaks HTTP. It lies beside
+// agentguard.
+const HTTPProgram = "agentguard-http"
+
+// Process is agentguard-http at work on one job.
+type Process struct {
+	UID, GID int // who it runs as: never root
+	Groups   []int
+	Input    *os.File                    // what it reads inputs from
+	Decide   func(list []*Outcome) Reply // asked before anything is sent; the secret is erased after it was handed over
+	Told     func(o *Outcome) error      // told what came of each input
+	Filter   []byte                      // of its system calls
+}
+
+// Run works through the job. The error is what is wrong with the file of
+// actions, or with the process.
+func (p *Process) Run(ctx context.Context, job *Job) error {
+	exe, err := openHTTPProgram()
+	if err != nil {
+		return err
+	}
+	defer exe.Close()
+	job.Filter = p.Filter
+	err = p.start(ctx, exe, job)
+	if errors.Is(err, unix.EACCES) { // a program that only root may execute
+		copied, cerr := copyOf(exe)
+		if cerr != nil {
+			return cerr
+		}
+		defer copied.Close()
+		err = p.start(ctx, copied, job)
+	}
+	return err
+}
+
+// openHTTPProgram opens the program in the directory of the one that runs.
+func openHTTPProgram() (*os.File, error) {
+	self, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(filepath.Dir(self), HTTPProgram))
+	if err != nil {
+		return nil, fmt.Errorf("%s is not beside agentguard: %w", HTTPProgram, err)
+	}
+	return f, nil
+}
+
+func copyOf(f *os.File) (*os.File, error) {
+	fd, err := unix.MemfdCreate(HTTPProgram, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	c := os.NewFile(uintptr(fd), HTTPProgram)
+	if _, err := io.Copy(c, f); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (p *Process) start(ctx context.Context, exe *os.File, job *Job) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	said := &bounded{left: 4096}
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", exe.Fd()))
+	cmd.Args, cmd.Env, cmd.Dir = []string{HTTPProgram, DispatchMode}, []string{}, "/"
+	cmd.Stderr, cmd.ExtraFiles, cmd.WaitDelay = said, []*os.File{p.Input}, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(p.UID), Gid: uint32(p.GID), Groups: ids(p.Groups)}
+	}
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	from, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting %s: %w", HTTPProgram, err)
+	}
+	err = p.talk(to, from, job)
+	cancelled := ctx.Err() != nil
+	if err != nil {
+		cancel()
+	}
+	_ = to.Close()
+	if werr := cmd.Wait(); werr != nil && (err == nil || !errors.As(err, new(*problem))) && !cancelled {
+		err = fmt.Errorf("%s: %w: %s", HTTPProgram, werr, bytes.TrimSpace(said.b))
+	}
+	return err
+}
+
+// problem is what the process found wrong with the file of actions.
+type problem struct{ text string }
+
+func (p *problem) Error() string { return p.text }
+
+// talk is the protocol of job.go.
+func (p *Process) talk(to io.Writer, from io.Reader, job *Job) error {
+	enc, dec := json.NewEncoder(to), json.NewDecoder(from)
+	if err := enc.Encode(job); err != nil {
+		return err
+	}
+	for {
+		var m Message
+		if err := dec.Decode(&m); err != nil {
+			return fmt.Errorf("%s broke off: %w", HTTPProgram, err)
+		}
+		switch {
+		case m.Ask != nil:
+			if err := p.answer(to, m.Ask); err != nil {
+				return err
+			}
+		case m.Outcome != nil:
+			if err := p.Told(m.Outcome); err != nil {
+				return err
+			}
+		case m.Problem != "":
+			return &problem{m.Problem}
+		case m.Done:
+			return nil
+		}
+	}
+}
+
+// answer hands over what was decided, and leaves no copy of the secret behind.
+func (p *Process) answer(to io.Writer, list []*Outcome) error {
+	r := p.Decide(list)
+	b, err := json.Marshal(&r)
+	clear(r.Secret)
+	if err == nil {
+		_, err = to.Write(append(b, '\n'))
+	}
+	clear(b)
+	return err
+}
