@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"slices"
@@ -112,13 +113,18 @@ type committer struct {
 	moving    map[place]bool // directories that are renamed, by what the host has
 	only      place          // of the file that is settled
 	opened    map[int]uint32 // modes of directories that were made writable, by entry
+	fresh     bool           // begun by this process: nothing was killed half-way
+	foreign   map[int]bool   // entries whose group the committer could not give
+
+	buf  []byte // of copy
+	hash hash.Hash
 }
 
 // Stage is the name of the staging directory of a run.
 func Stage(id string) string { return ".agentguard-commit-" + id }
 
 func (c *committer) all() error {
-	c.opened = map[int]uint32{}
+	c.opened, c.foreign, c.fresh = map[int]uint32{}, map[int]bool{}, true
 	if err := c.note(stateBegin); err != nil {
 		return err
 	}

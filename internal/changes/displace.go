@@ -30,21 +30,16 @@ func taken(e *Entry) string { return staged(e) + ".old" }
 
 // moveIn gives a staged object its name.
 func (c *committer) moveIn(dir int, e *Entry, name string) error {
-	now, err := statAt(c.stage, staged(e))
-	if err == unix.ENOENT { // done before
-		return ignoreNotExist(unix.Unlinkat(c.stage, twin(e), 0))
-	}
-	if err != nil {
-		return err
-	}
-	second, err := statAt(c.stage, twin(e))
+	over, err := c.wasExchanged(e)
 	switch {
-	case err == nil && (second.ino != now.ino || second.dev != now.dev):
+	case err == unix.ENOENT: // done before
+		return ignoreNotExist(unix.Unlinkat(c.stage, twin(e), 0))
+	case err != nil:
+		return err
+	case over:
 		return c.exchanged(dir, e, name)
-	case err == unix.ENOENT:
-		err = c.regroup(dir, e, &now)
 	}
-	if err != nil {
+	if err := c.regroup(dir, e); err != nil {
 		return err
 	}
 	m, err := statAt(dir, name)
@@ -60,6 +55,22 @@ func (c *committer) moveIn(dir int, e *Entry, name string) error {
 		return errors.Join(err, conflictNow(why))
 	}
 	return c.exchange(dir, e, name)
+}
+
+// wasExchanged reports that a commit was killed between an exchange and the judgement.
+func (c *committer) wasExchanged(e *Entry) (bool, error) {
+	if c.fresh {
+		return false, nil
+	}
+	now, err := statAt(c.stage, staged(e))
+	if err != nil {
+		return false, err
+	}
+	second, err := statAt(c.stage, twin(e))
+	if err == unix.ENOENT {
+		return false, nil
+	}
+	return second.ino != now.ino || second.dev != now.dev, err
 }
 
 // expected is what the host should have where e's new side goes.
@@ -79,6 +90,9 @@ func (c *committer) fill(dir int, e *Entry, name string) error {
 	err := c.write(dir, e, func() error { return renameFree(c.stage, staged(e), dir, name) })
 	if err == unix.EEXIST {
 		err = conflictNow("it was made on the host too")
+	}
+	if c.fresh {
+		return err
 	}
 	return errors.Join(err, ignoreNotExist(unix.Unlinkat(c.stage, twin(e), 0)))
 }
@@ -194,8 +208,10 @@ func openForWriting(dir int, name string) bool {
 
 // unlink removes a name whose object is what the run saw.
 func (c *committer) unlink(dir int, e *Entry) error {
-	if _, err := statAt(c.stage, taken(e)); err == nil { // killed before it was judged
-		return c.removeTaken(dir, e)
+	if !c.fresh {
+		if _, err := statAt(c.stage, taken(e)); err == nil { // killed before it was judged
+			return c.removeTaken(dir, e)
+		}
 	}
 	name := string(e.Name)
 	m, err := statAt(dir, name)
@@ -275,9 +291,16 @@ func (c *committer) linked(e *Entry) bool {
 // that one hands its group down (set-group-id). The committer need be no member
 // of it, as nobody who makes a file there need be: it is made there once more,
 // without a name. Files of several names keep the group that they have.
-func (c *committer) regroup(dir int, e *Entry, now *meta) error {
-	if now.typ() != File || now.gid == e.New.GID || e.New.Shared {
+func (c *committer) regroup(dir int, e *Entry) error {
+	if c.fresh && !c.foreign[e.N] || e.New.Type != File || e.New.Shared {
 		return nil
+	}
+	if _, err := statAt(c.stage, twin(e)); err == nil {
+		return nil // it was, before a crash
+	}
+	now, err := statAt(c.stage, staged(e))
+	if err != nil || now.gid == e.New.GID {
+		return err
 	}
 	d, err := statAt(dir, "")
 	if err != nil || d.mode&unix.S_ISGID == 0 || d.gid != e.New.GID {
@@ -287,15 +310,16 @@ func (c *committer) regroup(dir int, e *Entry, now *meta) error {
 	if err != nil {
 		return nil // not writable, or a file system without such files: it keeps the committer's group
 	}
-	to := os.NewFile(uintptr(fd), "file without a name")
-	defer to.Close()
+	defer unix.Close(fd)
 	from, err := openBeneath(c.stage, staged(e), unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	src := os.NewFile(uintptr(from), staged(e))
-	defer src.Close()
-	if err := errors.Join(copySparse(to, src, e.New.Size), dress(fd, e.New), to.Sync()); err != nil {
+	defer unix.Close(from)
+	if _, err := c.copy(fd, from); err != nil {
+		return err
+	}
+	if err := errors.Join(dress(fd, e.New), unix.Fsync(fd)); err != nil {
 		return err
 	}
 	grouped := staged(e) + ".group"

@@ -193,10 +193,22 @@ func (s *Set) RootOf(e *Entry) *Entry {
 
 // Blob opens a content by its digest.
 func (s *Set) Blob(digest string) (*os.File, error) {
-	if !validDigest(digest) {
-		return nil, fmt.Errorf("changes: not a digest: %q", digest)
+	fd, err := s.openBlob(digest)
+	if err != nil {
+		return nil, err
 	}
-	return openAt(s.blobs, digest, unix.O_RDONLY, 0)
+	return os.NewFile(uintptr(fd), digest), nil
+}
+
+func (s *Set) openBlob(digest string) (int, error) {
+	if !validDigest(digest) {
+		return -1, fmt.Errorf("changes: not a digest: %q", digest)
+	}
+	fd, err := openBeneath(int(s.blobs.Fd()), digest, unix.O_RDONLY, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open %q: %w", digest, err)
+	}
+	return fd, nil
 }
 
 // HasChild reports whether the next entry lies in e.
