@@ -10,7 +10,7 @@ set -euo pipefail
 needs() {
 	case $1 in
 	demo) echo git:git python3:python3 gzip:gzip ;;
-	test) echo git:git python3:python3 gzip:gzip strace:strace make:make gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ip:iproute2 vim:vim less:less top:procps pgrep:procps ;;
+	test) echo git:git python3:python3 gzip:gzip strace:strace make:make gcc:gcc /usr/include/stdio.h:libc6-dev setpriv:util-linux ip:iproute2 vim:vim less:less top:procps pgrep:procps mkfs.xfs:xfsprogs? mkfs.btrfs:btrfs-progs? bindfs:bindfs? ;;
 	clients) echo /usr/lib/python3/dist-packages/requests:python3-requests curl:curl wget:wget pip3:python3-pip node:nodejs npm:npm javac:default-jdk-headless psql:postgresql-client /usr/lib/postgresql:postgresql redis-cli:redis-tools redis-server:redis-server musl-gcc:musl-tools ssh:openssh-client /usr/sbin/sshd:openssh-server ;;
 	check) echo git:git shellcheck:shellcheck ;;
 	generate) echo clang-19:clang-19 ld.lld-19:lld-19 llvm-strip-19:llvm-19 ;;

@@ -141,6 +141,7 @@ func (r *Run) newResult(started time.Time, end exited) *runs.Result {
 		res.Gaps = append(res.Gaps, runs.Gap{Clause: g.Clause, Source: g.Source, Missing: g.Missing})
 	}
 	for _, p := range r.unmapped {
+		res.Unmapped = append(res.Unmapped, p)
 		res.Thin = append(res.Thin, trace.Quote(p)+": its file system cannot be shown with mapped user ids, so root's files in it were read-only")
 	}
 	if r.cfg.Continue != nil {

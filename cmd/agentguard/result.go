@@ -82,6 +82,11 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	for _, p := range res.Linked {
 		tell("%s has other names outside (hard links), and what was written to it is there too; --mode cow keeps them apart", p)
 	}
+	for _, p := range res.Unmapped {
+		if res.Denials.Count > 0 { // else nothing in it was missed
+			tell("%s: its file system cannot be shown with mapped user ids, so what is root's in it could be read only; give it to a user (chown), or keep it on ext4, xfs, btrfs or tmpfs", trace.Quote(p))
+		}
+	}
 	if res.Error != "" {
 		tell("%s", res.Error)
 	}

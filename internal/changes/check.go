@@ -16,6 +16,11 @@ const maxConflicts = 1000
 // check compares the old side of every picked entry with the host.
 func (c *committer) check() error {
 	c.conflicts, c.moving = nil, map[place]bool{}
+	m, err := statAt(c.top, "")
+	if err != nil {
+		return err
+	}
+	c.device, c.near = m.dev, 0
 	if err := c.checkStage(); err != nil {
 		return err
 	}
@@ -83,6 +88,9 @@ func (c *committer) checkMoves() error {
 			continue
 		}
 		m, err := statAt(fd, "")
+		if err == nil {
+			err = c.onDevice(fd, e)
+		}
 		unix.Close(fd)
 		if err != nil {
 			return err
@@ -95,6 +103,9 @@ func (c *committer) checkMoves() error {
 func (c *committer) checkOne(dir int, e *Entry) error {
 	if !c.picked(e) || dir < 0 && e.Old == nil {
 		return nil
+	}
+	if err := c.reached(dir, e); err != nil {
+		return err
 	}
 	var m meta
 	err := unix.ENOENT
@@ -132,6 +143,26 @@ func (c *committer) checkOne(dir int, e *Entry) error {
 		err2 = c.checkEmptied(dir, e)
 	}
 	return err2
+}
+
+// reached refuses what no rename leads to from the staging directory.
+func (c *committer) reached(dir int, e *Entry) error {
+	if dir < 0 || e.Parent == c.near || e.New != nil && !needsStage(e) && len(e.From) == 0 {
+		return nil
+	}
+	err := c.onDevice(dir, e)
+	if err == nil {
+		c.near = e.Parent
+	}
+	return err
+}
+
+func (c *committer) onDevice(dir int, e *Entry) error {
+	m, err := statAt(dir, "")
+	if err == nil && m.dev != c.device {
+		err = fmt.Errorf("%q lies on another file system or subvolume than the top of the tree: name other paths, or stage it by itself: --cow DIR", c.set.Path(e))
+	}
+	return err
 }
 
 // checkFree judges a name that is taken although the run found it free.

@@ -110,6 +110,8 @@ type committer struct {
 
 	stage     int // descriptor of the staging directory, from "begin" on
 	conflicts []Conflict
+	device    uint64         // that the top directory is on
+	near      int            // the directory whose entries were last found to be on it
 	moving    map[place]bool // directories that are renamed, by what the host has
 	only      place          // of the file that is settled
 	opened    map[int]uint32 // modes of directories that were made writable, by entry

@@ -43,6 +43,7 @@ type Result struct {
 	Network   []Destination `json:"network,omitempty"`   // what went where, most sent first
 	Planted   []string      `json:"planted,omitempty"`   // paths that other programs act on, made or changed where writes are real
 	Linked    []string      `json:"linked,omitempty"`    // files changed in place that have names outside what the run could write
+	Unmapped  []string      `json:"unmapped,omitempty"`  // copy-on-write grants in which root's files could not be changed
 	Continues string        `json:"continues,omitempty"` // the run whose staged changes this one began with
 	Changes   *Changes      `json:"changes,omitempty"`   // staged by the run; nil: none
 	Gaps      []Gap         `json:"gaps,omitempty"`      // accepted with --allow-gap

@@ -23,6 +23,17 @@ func Missing(t testing.TB, what, why string) {
 	t.Skipf("no %s here: %s", what, why)
 }
 
+// Beyond ends the test because of something that a kernel or distribution may lack
+// with nothing of ours untested on it, such as a file system. "all" does not demand
+// it, its own name does.
+func Beyond(t testing.TB, what, why string) {
+	t.Helper()
+	if list := os.Getenv("AGENTGUARD_TEST_REQUIRE"); list != "all" && required(list, what) {
+		t.Fatalf("AGENTGUARD_TEST_REQUIRE demands %s: %s", what, why)
+	}
+	t.Skipf("no %s here: %s", what, why)
+}
+
 // Root ends the test unless it runs as root.
 func Root(t testing.TB) {
 	t.Helper()
