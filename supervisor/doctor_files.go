@@ -17,6 +17,7 @@ func (x *examination) files() {
 		x.asRoot(tryMounts), cellMissing, mountRemedy)
 	x.landlock()
 	x.mappedIDs()
+	x.workspace()
 }
 
 const mountRemedy = "run agentguard where mounts can be made: outside of the container, or one with CAP_SYS_ADMIN and without a seccomp or AppArmor profile " +
