@@ -40,6 +40,7 @@ type report struct {
 	Inside  inside `json:"inside"`
 	Layers  []cell `json:"layers"`
 	Healthy bool   `json:"healthy"` // no cell is missing
+	Advice  Advice `json:"advice"`  // for a command that needs neither network nor credential
 }
 
 // Diagnosis is what doctor found: what this host enforces and records.
@@ -77,11 +78,21 @@ func Diagnose() *Diagnosis {
 	} {
 		examine()
 	}
+	x.Advice = *Advise(Question{Environ: os.Environ(), Home: home()})
 	x.Healthy = true
 	for _, c := range x.Layers {
 		x.Healthy = x.Healthy && c.State != cellMissing
 	}
 	return &Diagnosis{x.report}
+}
+
+// home is the caller's home directory, or "".
+func home() string {
+	c, err := CurrentCaller(os.Getenv)
+	if err != nil {
+		return ""
+	}
+	return c.Home(os.Getenv)
 }
 
 // say adds a cell whose id is "resource.layer" with dashes for blanks.
@@ -150,6 +161,9 @@ func (d *Diagnosis) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "agentguard %s on Linux %s (%s), examined by uid %d\n", r.Version, oneLine(r.Kernel), r.Machine, r.UID)
 	for _, line := range r.Inside.lines() {
 		fmt.Fprintf(&b, "%s\n", line)
+	}
+	for _, why := range r.Advice.Why {
+		fmt.Fprintf(&b, "advice: %s, because %s (agentguard advise)\n", r.Advice.Advice, why)
 	}
 	b.WriteByte('\n')
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

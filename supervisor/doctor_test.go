@@ -250,6 +250,10 @@ var doctorReport = report{
 		{"limits.memory", "limits", "memory", cellMissing, "none", "a kernel with CONFIG_MEMCG=y"},
 		{"agentguard.debris", "agentguard", "debris", cellUnknown, "only root can try this", rootRemedy},
 	},
+	Advice: Advice{
+		V: 1, Advice: AdviseAirgap, Why: []string{"it has a network"}, Do: []string{"agentguard exec -- COMMAND"},
+		Evidence: []Finding{{About: "links", Holds: true, Text: "routes by eth0"}},
+	},
 }
 
 const doctorJSON = `{
@@ -300,7 +304,24 @@ const doctorJSON = `{
       "remedy": "sudo agentguard doctor"
     }
   ],
-  "healthy": false
+  "healthy": false,
+  "advice": {
+    "v": 1,
+    "advice": "airgap",
+    "why": [
+      "it has a network"
+    ],
+    "do": [
+      "agentguard exec -- COMMAND"
+    ],
+    "evidence": [
+      {
+        "about": "links",
+        "holds": true,
+        "text": "routes by eth0"
+      }
+    ]
+  }
 }
 `
 
@@ -308,6 +329,7 @@ const doctorText = `agentguard 1.2.3 on Linux 6.1.0 (x86_64), examined by uid 10
 inside a virtual machine, QEMU: cpuinfo has the hypervisor flag
 no container shows itself
 no other envelope
+advice: airgap, because it has a network (agentguard advise)
 
 ok       files       mount view  works <well>
 missing  limits      memory      none

@@ -22,6 +22,7 @@ func commands() []command {
 		{"profile", newProfile},
 		{"keys", newKeys},
 		{"doctor", newDoctor},
+		{"advise", newAdvise},
 		{"version", newVersion},
 	}
 }
