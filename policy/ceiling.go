@@ -1,7 +1,23 @@
 package policy
 
+import "strconv"
+
 // CeilingFile is where the ceiling of the host is.
 const CeilingFile = "/etc/agentguard/ceiling.yaml"
+
+// CeilingDir holds ceilings of users and groups, by number.
+const CeilingDir = "/etc/agentguard/ceiling.d"
+
+// CeilingsOf are the files that bound a user with these groups, of which any may be
+// missing: the host's, those of the groups, the user's. All of them hold: none can
+// allow what another does not.
+func CeilingsOf(uid int, groups []int) []string {
+	list := []string{CeilingFile}
+	for _, g := range groups {
+		list = append(list, CeilingDir+"/group-"+strconv.Itoa(g)+".yaml")
+	}
+	return append(list, CeilingDir+"/user-"+strconv.Itoa(uid)+".yaml")
+}
 
 // Ceiling bounds what any policy may grant. It has the keys of a policy under
 // "ceiling:"; a key that is left out is not bounded. A limit is the largest

@@ -26,7 +26,7 @@ const (
 func Defaults(c Context) *File {
 	base := defaults(c)
 	f := &File{keys: map[string]Source{}}
-	f.add("", Source{}, func(p *Policy) *problem {
+	f.add("", value{}, func(p *Policy) *problem {
 		*p = base
 		// Merge edits lists in place; each policy gets its own.
 		p.EnvAllow = append([]Text(nil), base.EnvAllow...)

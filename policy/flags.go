@@ -29,14 +29,14 @@ func FromFlags(flags []Flag) (*File, error) {
 			v.src, v.base = src, cwd
 			var apply edit
 			if apply, p = k.field.read(v); p == nil {
-				f.add(k.name, src, apply)
+				f.add(k.name, v, apply)
 				continue
 			}
 		}
 		errs = append(errs, p.at(src, k.name))
 	}
 	if first, ok := f.firstAllowed(); ok {
-		f.add("network.egress", first, mustWord(keys, "network.egress", "allowlist", first))
+		f.implyAllowlist(keys, first)
 	}
 	return f, errs.err()
 }

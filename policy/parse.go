@@ -22,6 +22,7 @@ type change struct {
 	key   string
 	src   Source
 	apply edit
+	from  value // what apply was read from; the zero value for the defaults
 }
 
 // File is one source of clauses: the defaults, a policy file or the flags. It
@@ -148,7 +149,7 @@ func (r *reader) impliedEgress() {
 	}
 	src, present := r.file.keys["network.egress"]
 	if !present {
-		r.file.add("network.egress", first, mustWord(r.keys, "network.egress", "allowlist", first))
+		r.file.implyAllowlist(r.keys, first)
 		return
 	}
 	probe := &Policy{}
@@ -180,19 +181,20 @@ func (f *File) firstAllowed() (Source, bool) {
 }
 
 // add records one value.
-func (f *File) add(name string, src Source, apply edit) {
-	f.changes = append(f.changes, change{name, src, apply})
+func (f *File) add(name string, from value, apply edit) {
+	f.changes = append(f.changes, change{name, from.src, apply, from})
 	if _, ok := f.keys[name]; !ok {
-		f.keys[name] = src
+		f.keys[name] = from.src
 	}
 }
 
-// mustWord is the edit for a word of the schema; text is never from outside.
-func mustWord(keys []key, name, text string, src Source) edit {
-	k, _ := lookup(keys, name)
-	e, p := k.field.read(value{text: text, src: src})
+// implyAllowlist records that egress is an allowlist, because there is an entry at src.
+func (f *File) implyAllowlist(keys []key, src Source) {
+	v := value{text: "allowlist", src: src}
+	k, _ := lookup(keys, "network.egress")
+	apply, p := k.field.read(v)
 	if p != nil {
-		return func(*Policy) *problem { return p }
+		apply = func(*Policy) *problem { return p }
 	}
-	return e
+	f.add(k.name, v, apply)
 }

@@ -238,10 +238,11 @@ func (r *reader) scalar(k key, name string, n ast.Node, at *token.Token) {
 	if name != "" {
 		src = r.source(at)
 	}
-	apply, p := k.field.read(value{text: text, key: name, src: src, base: r.base})
+	v := value{text: text, key: name, src: src, base: r.base}
+	apply, p := k.field.read(v)
 	if p != nil {
 		r.report(where, k.name, &problem{k.name + ": " + p.message, p.hint})
 		return
 	}
-	r.file.add(k.name, src, apply)
+	r.file.add(k.name, v, apply)
 }

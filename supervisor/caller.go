@@ -19,7 +19,7 @@ import (
 type Caller struct {
 	UID, GID int   // as the host numbers them
 	Groups   []int // supplementary groups
-	Sudo     bool  // root acts for an invoking user
+	Sudo     bool  // root acts for another user: who called sudo, or the peer of the helper
 }
 
 // CurrentCaller returns the ids that grants are judged by: the invoking

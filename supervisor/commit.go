@@ -32,6 +32,10 @@ type Staged struct {
 	Protect []string // what the run's policy protects
 	Settled []bool   // by entry: committed or discarded
 	Open    bool     // a commit was interrupted
+
+	// Where what was staged can only be read: asks whoever may to commit the picked
+	// entries, one bit an entry, lowest first, or with discard to throw them away.
+	Ask func(picks []byte, discard, force bool) error
 }
 
 // OpenStaged opens the change set of a run. Its index must be the one that the
@@ -66,7 +70,7 @@ func (s *Staged) open(digest string, lock bool) error {
 	if s.journal, err = s.run.OpenAppend(runs.CommitFile); err != nil {
 		return err
 	}
-	if lock {
+	if lock && !s.run.Shown() {
 		if err := unix.Flock(int(s.journal.Fd()), unix.LOCK_EX); err != nil {
 			return os.NewSyscallError("flock", err)
 		}
@@ -232,10 +236,21 @@ func (s *Staged) needed(picks []bool) error {
 }
 
 // Discard marks entries as thrown away; the record keeps them.
-func (s *Staged) Discard(picks []bool) error { return changes.Drop(s.journal, picks) }
+func (s *Staged) Discard(picks []bool) error {
+	if s.Ask != nil {
+		return s.Ask(bits(picks), true, false)
+	}
+	return changes.Drop(s.journal, picks)
+}
+
+// Picked are the entries of bits such as Ask gets; what is beyond the entries is nothing.
+func (s *Staged) Picked(bits []byte) []bool { return unbits(bits, len(s.Entries)) }
 
 // Commit applies the picked entries to the host, tree by tree.
 func (s *Staged) Commit(picks []bool, force bool) error {
+	if s.Ask != nil {
+		return s.Ask(bits(picks), false, force)
+	}
 	if (!s.Ended || len(s.Findings) > 0) && !force {
 		why := "agentguard was killed while it was packed"
 		if len(s.Findings) > 0 {

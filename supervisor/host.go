@@ -151,6 +151,9 @@ func (h *Host) probeLandlock() {
 	h.Info.Landlock, h.Info.LandlockMissing = abi, landlockMissing(abi)
 }
 
+// MakeRuntimeDir makes [RuntimeDir] and refuses one that is not root's.
+func MakeRuntimeDir() error { return makeRuntimeDir(runtimeDir()) }
+
 // makeRuntimeDir makes the runtime directory and refuses one that is not root's.
 func makeRuntimeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {

@@ -115,6 +115,7 @@ type planInput struct {
 	caller   Caller
 	filter   []byte // seccomp, assembled
 	terminal bool   // the caller's terminal is handed on
+	rlimits  []Rlimit
 }
 
 // newPlan decides everything. It makes no system call and changes nothing.
@@ -156,6 +157,7 @@ func newPlan(in planInput) (*Plan, error) {
 	}
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)
+	plan.tighten(in.rlimits)
 	plan.Upper = chooseUpper(p, h)
 	plan.Thin = thin(h, view)
 	if !in.grants.walked {
@@ -229,6 +231,18 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	if p.Identity.Own { // counts every task of the uid on the host, so only where the uid is the run's own
 		if n := p.Limits.Tasks; n >= 0 { // a little above pids.max, which counts its refusals and says so
 			add("RLIMIT_NPROC", unix.RLIMIT_NPROC, n+16)
+		}
+	}
+}
+
+// tighten adds the caller's own limits, where they are the lower ones.
+func (p *Plan) tighten(list []Rlimit) {
+	for _, l := range list {
+		i := slices.IndexFunc(p.Rlimits, func(have Rlimit) bool { return have.resource == l.resource })
+		if i < 0 {
+			p.Rlimits = append(p.Rlimits, l)
+		} else {
+			p.Rlimits[i].Value = min(p.Rlimits[i].Value, l.Value)
 		}
 	}
 }

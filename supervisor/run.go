@@ -31,6 +31,9 @@ type Config struct {
 	// file, and with the others nil its output is in the record alone.
 	Stdin, Stdout, Stderr *os.File
 
+	Caller   *Caller           // on whose behalf it runs; nil: [CurrentCaller]'s
+	Rlimits  []Rlimit          // the caller's, where it is not this process: the command gets no more
+	Suspend  func() error      // waits while the caller is stopped by Ctrl-Z; nil: this process is stopped, with its group
 	Continue *Staged           // what this run begins with; nil: nothing
 	TTY      string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
 	StateDir string            // "" is the default of the user
@@ -232,7 +235,9 @@ func (r *Run) who() error {
 		return &Refusal{What: "no command", Remedy: "give one after --, as in agentguard exec -- make test"}
 	}
 	var err error
-	if r.caller, err = CurrentCaller(func(name string) string { return lookupEnv(r.cfg.Environ, name) }); err != nil {
+	if r.cfg.Caller != nil {
+		r.caller = *r.cfg.Caller
+	} else if r.caller, err = CurrentCaller(func(name string) string { return lookupEnv(r.cfg.Environ, name) }); err != nil {
 		return err
 	}
 	if r.streams, err = r.cfg.terminals(); err != nil {
@@ -354,7 +359,7 @@ func (r *Run) decide() error {
 	}
 	p, err := newPlan(planInput{
 		policy: r.cfg.Policy, host: r.host, grants: r.grants, argv: r.cfg.Argv,
-		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller, terminal: r.streams.in,
+		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller, terminal: r.streams.in, rlimits: r.cfg.Rlimits,
 	})
 	if err != nil {
 		return err

@@ -77,6 +77,7 @@ type tty struct {
 	pty     *terminal.Pty
 	caller  *terminal.Caller
 	log     zerolog.Logger
+	stop    func() error // waits while the caller is stopped
 
 	mu      sync.Mutex
 	filter  *terminal.Filter
@@ -105,7 +106,10 @@ func (r *Run) openTerminal() error {
 	if !r.streams.out {
 		out = r.cfg.Stderr
 	}
-	t := &tty{streams: r.streams, devpts: devpts, log: r.cfg.Log, signals: make(chan os.Signal, 1)}
+	t := &tty{streams: r.streams, devpts: devpts, log: r.cfg.Log, signals: make(chan os.Signal, 1), stop: terminal.Stop}
+	if r.cfg.Suspend != nil {
+		t.stop = r.cfg.Suspend
+	}
 	t.caller = terminal.NewCaller(r.cfg.Stdin, out, t.note)
 	r.tty = t
 	r.release.push("terminal", t.Close)
@@ -257,7 +261,7 @@ func (t *tty) giveBack() error {
 func (t *tty) suspend(out *relay) error {
 	release := out.hold()
 	defer release()
-	err := errors.Join(t.giveBack(), terminal.Stop())
+	err := errors.Join(t.giveBack(), t.stop())
 	t.mu.Lock()
 	t.away = false
 	t.mu.Unlock()

@@ -93,12 +93,12 @@ func openStaged(dir string, args []string, lock bool) (*supervisor.Staged, *runs
 	if err != nil {
 		return nil, nil, err
 	}
-	var d *runs.RunDir
-	if len(args) > 0 && args[0] != "last" {
-		d, err = openRun(dir, args[0])
-	} else {
-		d, err = newestChanged(dir)
+	st, err := openState(dir)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer st.Close()
+	d, err := stagedRun(st, append(args, "last")[0])
 	if err != nil {
 		return nil, nil, err
 	}
@@ -106,16 +106,22 @@ func openStaged(dir string, args []string, lock bool) (*supervisor.Staged, *runs
 	if err != nil {
 		return nil, nil, errors.Join(err, d.Close())
 	}
+	if d.Shown() {
+		s.Ask = askHelper(d.ID())
+	}
 	return s, d, nil
 }
 
-// newestChanged opens the newest run that staged changes.
-func newestChanged(dir string) (*runs.RunDir, error) {
-	s, err := openState(dir)
-	if err != nil {
-		return nil, err
+// stagedRun opens a run by name, where "last" is the newest that staged changes.
+func stagedRun(s *runs.State, name string) (*runs.RunDir, error) {
+	if name == "last" {
+		return newestChanged(s)
 	}
-	defer s.Close()
+	return findRun(s, name)
+}
+
+// newestChanged opens the newest run that staged changes.
+func newestChanged(s *runs.State) (*runs.RunDir, error) {
 	ids, err := s.IDs()
 	if err != nil {
 		return nil, err

@@ -23,9 +23,8 @@ import (
 
 // Files of the administrator's. Project files are read only when named with -p.
 const (
-	systemPolicy  = "/etc/agentguard/policy.yaml"
-	systemCeiling = "/etc/agentguard/ceiling.yaml"
-	systemSeal    = "/etc/agentguard/seal.yaml"
+	systemPolicy = "/etc/agentguard/policy.yaml"
+	systemSeal   = "/etc/agentguard/seal.yaml"
 )
 
 // execFlags are the flags of exec. Policy flags are kept in the order in which
@@ -47,6 +46,12 @@ type execFlags struct {
 	actions  []string // files to look for it in
 	lines    string
 	ready    *dispatching
+
+	// What the policy is made of, besides the administrator's files.
+	asked       []*policy.File
+	cwd         string
+	interactive bool // stdin and stdout are terminals
+	mode        mode
 }
 
 // policyFlag collects the values of one policy flag.
@@ -186,6 +191,9 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	if err != nil {
 		return nil, nil, err
 	}
+	if f.mode == byHelper && f.dispatch != "" {
+		return nil, nil, &supervisor.Refusal{What: "--dispatch: the helper makes no requests with the host's credentials", Remedy: "call as root, or dispatch the result afterwards"}
+	}
 	stdout, err := f.findAction()
 	if err != nil {
 		return nil, nil, err
@@ -198,6 +206,10 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
+	if f.mode == byHelper {
+		res, err := f.throughHelper(args, out, sigs)
+		return res, pol, err
+	}
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: stdout, Stderr: os.Stderr,
@@ -218,7 +230,15 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 		return nil, nil, err
 	}
 	defer r.Close()
-	return nil, nil, printPlan(r.Plan(), out, f.verbose)
+	return nil, nil, writePlan(planTo(out), r.Plan(), out != nil, f.verbose)
+}
+
+// planTo is where a plan goes: to where --json says, or else to stdout.
+func planTo(out *os.File) *os.File {
+	if out != nil {
+		return out
+	}
+	return os.Stdout
 }
 
 // tellSlow is for a person who waits for a start.
@@ -256,15 +276,24 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	if err != nil {
 		return nil, &supervisor.Refusal{What: "the current directory is gone", Err: err, Remedy: "cd somewhere, or name a workspace with -w DIR"}
 	}
-	files := []*policy.File{policy.Defaults(policy.Context{
-		MemTotal: supervisor.MemTotal(), Cwd: cwd, Interactive: isTerminal(os.Stdin) && isTerminal(os.Stdout),
-	})}
-	sys, err := policy.ReadFile(systemPolicy)
-	if err == nil {
-		files = append(files, sys)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	f.cwd, f.mode = cwd, chooseMode()
+	f.interactive = isTerminal(os.Stdin) && isTerminal(os.Stdout)
+	if f.asked, err = f.readAsked(); err != nil {
 		return nil, err
 	}
+	p, err := f.merged()
+	if err != nil {
+		return nil, err
+	}
+	if err := bound(p, f.mode); err != nil {
+		return nil, err
+	}
+	p.StageLimited()
+	return p, nil
+}
+
+// readAsked reads what the command line asks for: profiles, files and flags.
+func (f *execFlags) readAsked() ([]*policy.File, error) {
 	fragments, err := readProfiles(f.profiles)
 	if err != nil {
 		return nil, err
@@ -274,16 +303,19 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	if err := errors.Join(badFiles, badFlags); err != nil {
 		return nil, err
 	}
-	files = append(append(files, fragments...), named...)
-	p, err := policy.Merge(append(files, fromFlags)...)
-	if err != nil {
+	return append(append(fragments, named...), fromFlags), nil
+}
+
+// merged are the defaults and the administrator's file, and then what is asked for.
+func (f *execFlags) merged() (*policy.Policy, error) {
+	files := []*policy.File{policy.Defaults(policy.Context{MemTotal: supervisor.MemTotal(), Cwd: f.cwd, Interactive: f.interactive})}
+	sys, err := policy.ReadFile(systemPolicy)
+	if err == nil {
+		files = append(files, sys)
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := bound(p); err != nil {
-		return nil, err
-	}
-	p.StageLimited()
-	return p, nil
+	return policy.Merge(append(files, f.asked...)...)
 }
 
 // readPolicies reads files as the caller: what the caller cannot read is not
@@ -309,8 +341,9 @@ func readPolicies(names []string) (files []*policy.File, err error) {
 // caller is whose authority bounds what this process opens by name.
 func caller() (supervisor.Caller, error) { return supervisor.CurrentCaller(os.Getenv) }
 
-// bound applies the ceiling to every caller but a real root login.
-func bound(p *policy.Policy) error {
+// bound applies the ceilings to every caller but a real root login. The helper
+// applies them again: then those that this process may not read are left to it.
+func bound(p *policy.Policy, m mode) error {
 	who, err := caller()
 	if err != nil {
 		return err
@@ -318,14 +351,28 @@ func bound(p *policy.Policy) error {
 	if who.UID == 0 && !who.Sudo {
 		return nil
 	}
-	c, err := policy.ReadCeiling(systemCeiling)
-	if errors.Is(err, fs.ErrNotExist) {
+	err = boundFor(p, who)
+	if m == byHelper && errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+// boundFor applies every ceiling that a caller stands under.
+func boundFor(p *policy.Policy, who supervisor.Caller) error {
+	for _, path := range policy.CeilingsOf(who.UID, append([]int{who.GID}, who.Groups...)) {
+		c, err := policy.ReadCeiling(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = p.Bound(c)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return p.Bound(c)
+	return nil
 }
 
 func isTerminal(f *os.File) bool {

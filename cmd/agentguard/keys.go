@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
 	"github.com/agentguard/agentguard/supervisor"
 )
@@ -25,14 +24,13 @@ func newKeys() *cobra.Command {
 
 // withVault opens the vault for one command.
 func withVault(state string, do func(*vault.Vault) error) error {
-	return withState(state, func(who supervisor.Caller, s *runs.State) error {
-		v, err := supervisor.OpenVault(who, s)
-		if err != nil {
-			return err
-		}
-		defer v.Close()
-		return do(v)
-	})
+	s, v, err := openVouched(state)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	defer v.Close()
+	return do(v)
 }
 
 func keyFlag(c *cobra.Command) *bool {

@@ -32,7 +32,7 @@ var version = "devel"
 // Elsewhere than on Linux there is nothing to run, and the commands that read
 // copied records remain: see table_other.go.
 func main() {
-	helper() // started by supervisor, not by people
+	startedByUs(os.Args) // by supervisor or the helper, not by people
 	os.Exit(run(os.Args[1:]))
 }
 

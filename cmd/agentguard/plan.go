@@ -4,24 +4,24 @@ package main
 
 import (
 	"errors"
-	"os"
+	"io"
 
 	"github.com/agentguard/agentguard/supervisor"
 )
 
-// printPlan prints what a run would do: for people, or the plan as it would be
-// stored to where --json says. verbose adds the calls, one a line.
-func printPlan(p *supervisor.Plan, out *os.File, verbose bool) error {
-	if out != nil {
+// writePlan writes what a run would do: for people, or the plan as it would be
+// stored. calls adds the calls, one a line.
+func writePlan(w io.Writer, p *supervisor.Plan, asJSON, calls bool) error {
+	if asJSON {
 		b, err := p.JSON()
 		if err == nil {
-			_, err = out.Write(b)
+			_, err = w.Write(b)
 		}
 		return err
 	}
-	err := p.WriteText(os.Stdout)
-	if verbose {
-		err = errors.Join(err, p.WriteCalls(os.Stdout))
+	err := p.WriteText(w)
+	if calls {
+		err = errors.Join(err, p.WriteCalls(w))
 	}
 	return err
 }

@@ -128,14 +128,18 @@ func endRun(d *runs.RunDir, grace time.Duration) error {
 		return err
 	}
 	defer sup.Close()
-	if err := sup.Signal(unix.SIGTERM); err != nil {
+	ask := func() error { return sup.Signal(unix.SIGTERM) }
+	if d.Shown() {
+		ask = func() error { return endByHelper(d.ID()) }
+	}
+	if err := ask(); err != nil {
 		return err
 	}
 	if ended(d, grace) {
 		return nil
 	}
 	for end := time.Now().Add(killLimit); time.Now().Before(end); {
-		if err := sup.Signal(unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := ask(); err != nil && !errors.Is(err, unix.ESRCH) && !ended(d, 0) {
 			return err
 		}
 		if ended(d, 200*time.Millisecond) {

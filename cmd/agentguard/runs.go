@@ -15,7 +15,16 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
+// openState opens the state directory for reading: with the helper, which alone may
+// write there, what it shows of its own.
 func openState(dir string) (*runs.State, error) {
+	if dir == "" && chooseMode() == byHelper {
+		s, v, err := shownRecords()
+		if err == nil {
+			err = v.Close()
+		}
+		return s, err
+	}
 	c, err := caller()
 	if err != nil {
 		return nil, err
@@ -33,6 +42,11 @@ func openRun(dir, name string) (*runs.RunDir, error) {
 		return nil, err
 	}
 	defer s.Close()
+	return findRun(s, name)
+}
+
+// findRun is openRun in an open state directory.
+func findRun(s *runs.State, name string) (*runs.RunDir, error) {
 	id, err := s.Find(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + s.Path(), Remedy: "agentguard runs ls shows those there are"}

@@ -155,34 +155,56 @@ func writeStaged(s *supervisor.Staged) error {
 // continued opens what the run is to begin with: what --continue names, or with
 // persistence: keep what the newest run in the same workspace left staged.
 func (f *execFlags) continued(pol *policy.Policy) (*supervisor.Staged, error) {
-	switch {
-	case f.cont != "":
-		s, d, err := openStaged(f.state, []string{f.cont}, false)
-		if err != nil {
-			return nil, err
-		}
-		return s, d.Close()
-	case pol.Persistence.Value == "keep" && pol.Workspace.Mode == "cow" && pol.Workspace.Path != "":
-		return f.kept(pol.Workspace.Path)
+	who, err := caller()
+	if err != nil {
+		return nil, err
 	}
-	return nil, nil
+	return f.continuedBy(who, pol)
 }
 
-// kept finds the newest run that changed a workspace, when something of that is
-// still staged.
-func (f *execFlags) kept(workspace string) (*supervisor.Staged, error) {
-	st, err := openState(f.state)
+// continuedBy is continued for a caller whose records this process may read.
+func (f *execFlags) continuedBy(who supervisor.Caller, pol *policy.Policy) (*supervisor.Staged, error) {
+	keeps := pol.Persistence.Value == "keep" && pol.Workspace.Mode == "cow" && pol.Workspace.Path != ""
+	if f.cont == "" && !keeps {
+		return nil, nil
+	}
+	dir, err := who.StateDir(f.state)
+	if err != nil {
+		return nil, err
+	}
+	st, err := runs.OpenState(dir, os.Getuid())
 	if err != nil {
 		return nil, err
 	}
 	defer st.Close()
+	if f.cont == "" {
+		return kept(st, who, pol.Workspace.Path)
+	}
+	d, err := stagedRun(st, f.cont)
+	if err != nil {
+		return nil, err
+	}
+	s, err := supervisor.OpenStaged(d, who, false)
+	return s, errors.Join(err, d.Close())
+}
+
+// kept finds the newest run that changed a workspace, when something of that is
+// still staged.
+func kept(st *runs.State, who supervisor.Caller, workspace string) (*supervisor.Staged, error) {
 	ids, err := st.IDs()
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
-		s, d, err := openStaged(f.state, []string{id}, false)
+		d, err := st.Open(id)
 		if err != nil {
+			continue // removed meanwhile
+		}
+		s, err := supervisor.OpenStaged(d, who, false)
+		if err != nil {
+			if err := d.Close(); err != nil {
+				return nil, err
+			}
 			continue // it staged nothing, or is live
 		}
 		of, pending := s.Pending(workspace)

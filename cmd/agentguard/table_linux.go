@@ -1,6 +1,11 @@
 package main
 
-import "github.com/agentguard/agentguard/supervisor"
+import (
+	"os"
+
+	"github.com/agentguard/agentguard/internal/helper"
+	"github.com/agentguard/agentguard/supervisor"
+)
 
 // commands are all there are.
 func commands() []command {
@@ -21,6 +26,7 @@ func commands() []command {
 		{"init", newInit},
 		{"profile", newProfile},
 		{"keys", newKeys},
+		{"helper", newHelper},
 		{"doctor", newDoctor},
 		{"advise", newAdvise},
 		{"version", newVersion},
@@ -30,5 +36,11 @@ func commands() []command {
 // statusOf is the exit status for an error.
 func statusOf(err error) int { return supervisor.StatusOf(err) }
 
-// helper does what agentguard starts itself for, and then does not return.
-func helper() { supervisor.Main() }
+// startedByUs does what agentguard starts itself for, and then does not return.
+func startedByUs(args []string) {
+	supervisor.Main()
+	if len(args) == 2 && args[1] == helper.RequestMode {
+		supervisor.Version = version
+		os.Exit(serveMain())
+	}
+}

@@ -30,11 +30,8 @@ func openWitness(state string, keys seal.Keys) (w *witness, err error) {
 	if w.caller, err = caller(); err != nil {
 		return nil, err
 	}
-	if w.state, err = openState(state); err != nil {
+	if w.state, w.vault, err = openVouched(state); err != nil {
 		return nil, err
-	}
-	if w.vault, err = supervisor.OpenVault(w.caller, w.state); err != nil {
-		return nil, errors.Join(err, w.state.Close())
 	}
 	if len(keys) == 0 {
 		w.keys, err = w.vault.Public()
@@ -46,6 +43,26 @@ func openWitness(state string, keys seal.Keys) (w *witness, err error) {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// openVouched opens a state directory and its vault.
+func openVouched(state string) (*runs.State, *vault.Vault, error) {
+	if state == "" && chooseMode() == byHelper {
+		return shownRecords()
+	}
+	who, err := caller()
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := openState(state)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := supervisor.OpenVault(who, s)
+	if err != nil {
+		return nil, nil, errors.Join(err, s.Close())
+	}
+	return s, v, nil
 }
 
 // Close closes all of it.

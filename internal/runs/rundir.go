@@ -53,7 +53,11 @@ type RunDir struct {
 	id    string
 	owner int
 	dir   *os.File
+	shown bool // read-only: somebody else decides
 }
+
+// Shown reports whether the run can only be read here (see [View]).
+func (d *RunDir) Shown() bool { return d.shown }
 
 // Names of the files of a run.
 const (
@@ -120,7 +124,7 @@ func (s *State) openAt(name, id string) (*RunDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runs: open %s: %w", id, err)
 	}
-	return &RunDir{id: id, owner: s.owner, dir: os.NewFile(uintptr(fd), s.path+"/runs/"+id)}, nil
+	return &RunDir{id: id, owner: s.owner, shown: s.shown, dir: os.NewFile(uintptr(fd), s.path+"/runs/"+id)}, nil
 }
 
 // ID returns the name of the run.
@@ -240,10 +244,18 @@ func (d *RunDir) RemoveDir(name string) error {
 }
 
 // OpenAppend opens a file of the run for reading and appending, mode 0600. It is
-// made when it does not exist.
+// made when it does not exist. Of a run that is shown it is opened for reading, and is
+// empty when it does not exist.
 func (d *RunDir) OpenAppend(name string) (*os.File, error) {
 	if err := fileName(name); err != nil {
 		return nil, err
+	}
+	if d.shown {
+		f, err := d.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.Open(os.DevNull)
+		}
+		return f, err
 	}
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(d.dir.Fd()), name, flags, 0o600)

@@ -251,22 +251,50 @@ func readHead(dir *os.File) ([]byte, error) {
 // Log reads the whole log and checks it. A log that nobody has written to is
 // empty.
 func (v *Vault) Log(hosts seal.Keys) (*seal.Log, error) {
+	s := v.shown
+	if s == nil {
+		var err error
+		if s, err = v.Snapshot(); err != nil {
+			return nil, err
+		}
+		if s.Entries != nil {
+			defer s.Entries.Close()
+		}
+	}
+	var in io.Reader = bytes.NewReader(nil)
+	if s.Entries != nil {
+		in = io.NewSectionReader(s.Entries, 0, s.Size)
+	}
+	return seal.ReadLog(in, []byte(s.Head), hosts)
+}
+
+// Snapshot takes one; its entries stay open until somebody closes them.
+func (v *Vault) Snapshot() (*Snapshot, error) {
 	unlock, err := lock(v.log)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	s := &Snapshot{}
+	if s.Public, err = v.PublicText(); err != nil {
+		return nil, err
+	}
 	head, err := readHead(v.log)
 	if err != nil {
 		return nil, err
 	}
-	var in io.Reader = bytes.NewReader(nil)
-	switch f, err := openIn(v.log, "entries", unix.O_RDONLY); {
-	case err == nil:
-		defer f.Close()
-		in = f
-	case !errors.Is(err, fs.ErrNotExist):
+	s.Head = string(head)
+	f, err := openIn(v.log, "entries", unix.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	return seal.ReadLog(in, head, hosts)
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	s.Entries, s.Size = f, st.Size()
+	return s, nil
 }

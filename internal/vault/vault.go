@@ -27,7 +27,20 @@ import (
 // Vault is an open vault.
 type Vault struct {
 	keys, log *os.File
+	shown     *Snapshot // instead of both
 }
+
+// Snapshot is what of a vault anybody may read, at one moment: nothing in it is
+// secret, and nobody who has it can hold up those who write.
+type Snapshot struct {
+	Public  string   // the public keys, as PublicText
+	Head    string   // of the log, signed
+	Entries *os.File // of the log, read-only; nil: there are none
+	Size    int64    // of them that Head is about, in bytes
+}
+
+// View is a vault to verify by, of which the rest is elsewhere. Close closes the entries.
+func View(s *Snapshot) *Vault { return &Vault{shown: s} }
 
 // Open opens the vault in a directory that nobody but root can exchange, and
 // makes it, mode 0700, if need be.
@@ -66,6 +79,9 @@ func openDir(home *os.File, name string) (*os.File, error) {
 // Close closes the directories.
 func (v *Vault) Close() error {
 	var errs []error
+	if v.shown != nil && v.shown.Entries != nil {
+		errs = append(errs, v.shown.Entries.Close())
+	}
 	for _, d := range []*os.File{v.keys, v.log} {
 		if d != nil {
 			errs = append(errs, d.Close())
@@ -136,6 +152,9 @@ func replace(dir *os.File, name string, data []byte, durable bool) error {
 // Key returns the host's key, which it makes when there is none. The name is
 // that of a new key.
 func (v *Vault) Key(name string) (*seal.Key, error) {
+	if v.shown != nil {
+		return nil, errNotShown
+	}
 	b, err := readIn(v.keys, "host")
 	if errors.Is(err, fs.ErrNotExist) {
 		return v.firstKey(name)
@@ -179,9 +198,14 @@ func (v *Vault) makeKey(name string) (*seal.Key, error) {
 	return k, replace(v.keys, "host", k.MarshalPrivate(), true)
 }
 
+var errNotShown = errors.New("vault: the private key is root's")
+
 // Rotate makes a new key for the host. The log, which the old key has signed,
 // says so and is signed by the new one from then on. The old public key stays.
 func (v *Vault) Rotate(name string) (*seal.Key, error) {
+	if v.shown != nil {
+		return nil, errNotShown
+	}
 	unlock, err := lock(v.keys)
 	if err != nil {
 		return nil, err
@@ -198,6 +222,9 @@ func (v *Vault) Rotate(name string) (*seal.Key, error) {
 // PublicText returns all public keys of this host, one a line, the newest last;
 // "" when it has none yet.
 func (v *Vault) PublicText() (string, error) {
+	if v.shown != nil {
+		return v.shown.Public, nil
+	}
 	b, err := readIn(v.keys, "public")
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil

@@ -1,0 +1,411 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/helper"
+	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+	"github.com/agentguard/agentguard/trace"
+)
+
+// helperLog is the helper's own log, beside root's records.
+const helperLog = "/var/lib/agentguard/helper.log"
+
+// requestTime is how long a caller may take to send its request.
+const requestTime = 10 * time.Second
+
+// served is one request: the helper's process for it serves nothing else.
+type served struct {
+	conn  *net.UnixConn
+	peer  *helper.Peer
+	who   supervisor.Caller
+	log   *helper.Log
+	entry helper.Entry
+}
+
+// serveRequest is the whole life of a helper's process, once it has a caller.
+func serveRequest() error {
+	conn, err := helper.Receive(os.NewFile(3, "handover"))
+	if conn == nil {
+		return err
+	}
+	defer conn.Close()
+	log, err := openHelperLog()
+	if err != nil {
+		return errors.Join(err, helper.Write(conn, helper.Failure("the helper cannot write its log: "+err.Error(), supervisor.StatusFailed)))
+	}
+	defer log.Close()
+	s := &served{conn: conn, log: log, entry: helper.Entry{Outcome: "refused"}}
+	answer, err := s.serve()
+	if err != nil {
+		answer = failure(err)
+		s.entry.Why = err.Error()
+	}
+	err = log.Write(s.entry)
+	_ = conn.SetWriteDeadline(time.Now().Add(requestTime))
+	if werr := helper.Write(conn, answer); werr != nil && !errors.Is(werr, unix.EPIPE) {
+		err = errors.Join(err, werr)
+	}
+	return errors.Join(err, answer.Close(), s.peer.Close())
+}
+
+func openHelperLog() (*helper.Log, error) {
+	s, err := runs.OpenState("/var/lib/agentguard", 0) // made and judged as for a run
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return helper.OpenLog(helperLog, os.Stderr)
+}
+
+// failure is the answer for an error.
+func failure(err error) *helper.Frame {
+	f := helper.Failure(err.Error(), supervisor.StatusOf(err))
+	var list []string
+	for _, c := range conflicts(err) {
+		list = append(list, strconv.Itoa(c.N), c.Path, c.Why)
+	}
+	f.Lists = append(f.Lists, list)
+	return f
+}
+
+// serve answers one request. What it returns has not been sent.
+func (s *served) serve() (*helper.Frame, error) {
+	var err error
+	if s.peer, err = helper.Identify(s.conn); err != nil {
+		return nil, err
+	}
+	s.entry = helper.Of(s.peer, "refused", "")
+	if s.peer.UID == 0 {
+		return nil, &supervisor.Refusal{What: "root needs no helper"}
+	}
+	if err := s.peer.Vet(); err != nil {
+		return nil, err
+	}
+	s.who = supervisor.Caller{UID: s.peer.UID, GID: s.peer.GID, Groups: s.peer.Groups, Sudo: true}
+	if err := s.conn.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
+		return nil, err
+	}
+	f, err := helper.Read(s.conn)
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("%w: none came", helper.ErrFrame)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := s.conn.SetReadDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	return s.dispatch(f)
+}
+
+func (s *served) dispatch(f *helper.Frame) (*helper.Frame, error) {
+	files := 0
+	var do func(*helper.Frame) (*helper.Frame, error)
+	switch f.Kind {
+	case helper.Exec:
+		s.entry.Request, files, do = "exec", 3, s.exec
+	case helper.DryRun:
+		s.entry.Request, files, do = "dry-run", 3, s.exec
+	case helper.Records:
+		s.entry.Request, do = "records", s.records
+	case helper.Commit, helper.Discard:
+		s.entry.Request, do = "commit", s.commit
+		if f.Kind == helper.Discard {
+			s.entry.Request = "discard"
+		}
+	case helper.End:
+		s.entry.Request, do = "kill", s.end
+	default:
+		return nil, fmt.Errorf("%w: an unknown request", helper.ErrFrame)
+	}
+	if len(f.Files) != files {
+		return nil, fmt.Errorf("%w: %d descriptors instead of %d", helper.ErrFrame, len(f.Files), files)
+	}
+	if f.Kind != helper.Exec { // a caller that has gone is answered by nobody
+		go func() {
+			if _, err := helper.Read(s.conn); err != nil {
+				os.Exit(supervisor.StatusFailed)
+			}
+		}()
+	}
+	return do(f)
+}
+
+// exec runs a command for the peer, or says what would be done.
+func (s *served) exec(f *helper.Frame) (*helper.Frame, error) {
+	q, err := readExec(f.Lists)
+	if err != nil {
+		return nil, err
+	}
+	s.entry.Argv = q.argv
+	for i, file := range f.Files {
+		if err := helper.Passable(file, i); err != nil {
+			return nil, err
+		}
+	}
+	cfg, err := s.config(q, f.Files)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Continue != nil {
+		defer cfg.Continue.Close()
+	}
+	if f.Kind == helper.DryRun {
+		return s.dryRun(q, cfg)
+	}
+	return s.run(cfg)
+}
+
+// config decides what the peer gets. Files, descriptors and ids of the request are
+// its wishes; the rest is the helper's.
+func (s *served) config(q *execRequest, stdio []*os.File) (cfg supervisor.Config, err error) {
+	e := &execFlags{cwd: q.cwd, interactive: q.interactive, cont: q.cont}
+	for _, said := range q.asked {
+		f, err := policy.FromStatements(said)
+		if err != nil {
+			return cfg, err
+		}
+		e.asked = append(e.asked, f)
+	}
+	pol, err := e.merged()
+	if err != nil {
+		return cfg, err
+	}
+	if err := boundFor(pol, s.who); err != nil {
+		return cfg, err
+	}
+	pol.StageLimited()
+	limits, err := s.peer.Limits()
+	if err = errors.Join(err, s.peer.Assume()); err == nil && q.own {
+		err = helper.Lead(stdio[0])
+	}
+	if err != nil {
+		return cfg, err
+	}
+	cfg = supervisor.Config{
+		Policy: pol, Argv: q.argv, Environ: q.environ, Stdin: stdio[0], Stdout: stdio[1], Stderr: stdio[2], TTY: q.tty,
+		Caller: &s.who, Rlimits: supervisor.Inherited(hard(limits)), SealFile: systemSeal, Log: zerolog.Nop(),
+	}
+	if !q.own && q.tty == supervisor.TTYAlways {
+		return cfg, &supervisor.Refusal{What: "--tty always: stdin and one of stdout and stderr must be one terminal"}
+	}
+	if !q.own {
+		cfg.TTY = supervisor.TTYNever
+	}
+	cfg.Continue, err = e.continuedBy(s.who, pol)
+	return cfg, err
+}
+
+func hard(limits map[string]helper.Limit) map[string]uint64 {
+	out := map[string]uint64{}
+	for words, l := range limits {
+		out[words] = l.Hard
+	}
+	return out
+}
+
+// run is the run itself: it ends with the connection.
+func (s *served) run(cfg supervisor.Config) (*helper.Frame, error) {
+	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
+	sigs := make(chan os.Signal, 16)
+	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM) // of the run's terminal, and of whoever stops the helper
+	ctx, gone := context.WithCancel(context.Background())
+	defer gone()
+	resumed := make(chan struct{}, 1)
+	go s.listen(sigs, resumed, gone)
+	cfg.Signals = sigs
+	cfg.Suspend = func() error {
+		if err := helper.Write(s.conn, &helper.Frame{Kind: helper.Stopped}); err != nil {
+			return err
+		}
+		select {
+		case <-resumed:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	granted := s.entry
+	granted.Outcome = "granted"
+	if err := s.log.Write(granted); err != nil { // what is not in the log does not happen
+		return nil, fmt.Errorf("the helper cannot write its log: %w", err)
+	}
+	res, err := supervisor.Execute(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.entry.Outcome, s.entry.Run, s.entry.Status = "ended", res.ID, &res.Status
+	b, err := res.JSON()
+	return &helper.Frame{Kind: helper.Done, Lists: [][]string{{string(b)}}}, err
+}
+
+// listen hears the client: signals for the command, and its end.
+func (s *served) listen(sigs chan<- os.Signal, resumed chan<- struct{}, gone func()) {
+	defer gone()
+	for {
+		f, err := helper.Read(s.conn)
+		if err != nil {
+			return
+		}
+		sig, ok := signalOf(f)
+		if err := f.Close(); err != nil || !ok {
+			return // no client of ours says such a thing
+		}
+		if sig == unix.SIGCONT {
+			select {
+			case resumed <- struct{}{}:
+			default:
+			}
+		}
+		select {
+		case sigs <- sig:
+		default: // as many are on their way already
+		}
+	}
+}
+
+// forwardable are the signals that a client passes on: those that exec does for root.
+var forwardable = []unix.Signal{
+	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM,
+}
+
+func signalOf(f *helper.Frame) (unix.Signal, bool) {
+	if f.Kind != helper.Signal || len(f.Files) != 0 || len(f.Lists) != 1 || len(f.Lists[0]) != 1 {
+		return 0, false
+	}
+	n, err := strconv.Atoi(f.Lists[0][0])
+	return unix.Signal(n), err == nil && slices.Contains(forwardable, unix.Signal(n))
+}
+
+// dryRun says what would be done.
+func (s *served) dryRun(q *execRequest, cfg supervisor.Config) (*helper.Frame, error) {
+	r, err := supervisor.Prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var out bytes.Buffer
+	if err := writePlan(&out, r.Plan(), q.json, q.calls); err != nil {
+		return nil, err
+	}
+	s.entry.Outcome = "granted"
+	return &helper.Frame{Kind: helper.Done, Lists: [][]string{{out.String()}}}, nil
+}
+
+// records shows the peer its own.
+func (s *served) records(*helper.Frame) (*helper.Frame, error) {
+	shown, err := supervisor.ShowRecords(s.who)
+	if err != nil {
+		return nil, err
+	}
+	s.entry.Outcome = "granted"
+	f := &helper.Frame{Kind: helper.Done, Files: []*os.File{shown.Dir}}
+	if shown.Entries != nil {
+		f.Files = append(f.Files, shown.Entries)
+	}
+	f.Lists = [][]string{{shown.Path, shown.Public, shown.Head, strconv.FormatInt(shown.Size, 10)}}
+	return f, nil
+}
+
+// oneText reads a request of one list of texts.
+func oneList(f *helper.Frame, n int) ([]string, error) {
+	if len(f.Lists) != 1 || len(f.Lists[0]) != n {
+		return nil, fmt.Errorf("%w: it has other texts", helper.ErrFrame)
+	}
+	return f.Lists[0], nil
+}
+
+// ownRun opens a run of the peer's by its whole id.
+func (s *served) ownRun(id string) (*runs.RunDir, error) {
+	path, err := s.who.StateDir("")
+	if err != nil {
+		return nil, err
+	}
+	st, err := runs.OpenState(path, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	s.entry.Run = id
+	d, err := st.Open(id)
+	if err != nil {
+		return nil, &supervisor.Refusal{What: "user " + strconv.Itoa(s.who.UID) + " has no run " + trace.Quote(id)}
+	}
+	return d, nil
+}
+
+// commit commits or discards staged changes: id, "1" to force, and the picked entries.
+func (s *served) commit(f *helper.Frame) (*helper.Frame, error) {
+	q, err := oneList(f, 3)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.ownRun(q[0])
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	staged, err := supervisor.OpenStaged(d, s.who, true)
+	if err != nil {
+		return nil, err
+	}
+	defer staged.Close()
+	picks := staged.Picked([]byte(q[2]))
+	switch {
+	case f.Kind == helper.Commit:
+		err = staged.Commit(picks, q[1] != "")
+	case staged.Open:
+		err = &supervisor.Refusal{What: "a commit of run " + d.ID() + " was interrupted", Remedy: "finish it first: agentguard commit " + d.ID()}
+	default:
+		err = staged.Discard(picks)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.entry.Outcome = "granted"
+	return &helper.Frame{Kind: helper.Done}, nil
+}
+
+// end sends SIGTERM to the supervisor of a run: id.
+func (s *served) end(f *helper.Frame) (*helper.Frame, error) {
+	q, err := oneList(f, 1)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.ownRun(q[0])
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	sup, err := d.Supervisor()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &supervisor.Refusal{What: "run " + d.ID() + " is not live", Remedy: "agentguard ps lists those that are"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer sup.Close()
+	if err := sup.Signal(unix.SIGTERM); err != nil {
+		return nil, err
+	}
+	s.entry.Outcome = "granted"
+	return &helper.Frame{Kind: helper.Done}, nil
+}
