@@ -1,6 +1,9 @@
 package policy
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // CeilingFile is where the ceiling of the host is.
 const CeilingFile = "/etc/agentguard/ceiling.yaml"
@@ -17,6 +20,12 @@ func CeilingsOf(uid int, groups []int) []string {
 		list = append(list, CeilingDir+"/group-"+strconv.Itoa(g)+".yaml")
 	}
 	return append(list, CeilingDir+"/user-"+strconv.Itoa(uid)+".yaml")
+}
+
+// yields reports whether a ceiling lowers a clause without an error: nobody has asked for
+// what is above it, or another ceiling was the last to lower it.
+func (s Source) yields() bool {
+	return s.IsDefault() || s.File == CeilingFile || strings.HasPrefix(s.File, CeilingDir+"/")
 }
 
 // Ceiling bounds what any policy may grant. It has the keys of a policy under
@@ -104,7 +113,7 @@ func (p *Policy) boundWorkspace(c *Ceiling) Errors {
 		}
 		names = append(names, root)
 	}
-	if w.Mode == "cow" && w.ModeSource.IsDefault() { // a default above the ceiling is lowered to it
+	if w.Mode == "cow" && w.ModeSource.yields() { // a default above the ceiling is lowered to it
 		p.Workspace.Mode, p.Workspace.ModeSource = "ro", src
 		return p.boundWorkspace(c)
 	}

@@ -69,7 +69,7 @@ func (l limit) bound(p, most *Policy, src Source) Errors {
 	switch {
 	case c.Unlimited || !x.Unlimited && x.N <= c.N:
 		return nil
-	case x.Source.IsDefault():
+	case x.Source.yields():
 		*x = Limit{N: c.N, Source: src}
 		return nil
 	}
@@ -147,7 +147,7 @@ func (s scalar) bound(p, most *Policy, src Source) Errors {
 	switch {
 	case s.within == nil || s.within(*value, *allowed):
 		return nil
-	case from.IsDefault():
+	case from.yields():
 		*value, *from = *allowed, src
 		return nil
 	}

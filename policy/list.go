@@ -135,7 +135,7 @@ func (l list[T]) bound(p, most *Policy, src Source) Errors {
 		switch {
 		case l.covered(allowed, e):
 			kept = append(kept, e)
-		case !l.src(e).IsDefault():
+		case !l.src(e).yields():
 			errs = append(errs, above(l.src(e), quote(l.id(e)), src, l.names(allowed))...)
 		}
 	}

@@ -60,6 +60,8 @@ func (f *File) state(keys []key, s Statement) *problem {
 	switch {
 	case i < 0:
 		return wrong("", "unknown key %s", quote(s.Key))
+	case s.Source.IsDefault():
+		return wrong("", "%s: nobody has said this", s.Key)
 	case strings.ContainsRune(s.Text+s.Name+s.Base, 0):
 		return wrong("", "%s: a text with a zero byte", s.Key)
 	case s.Base != "" && !filepath.IsAbs(s.Base):

@@ -132,9 +132,25 @@ func (p *Policy) boundFound(c *Ceiling) {
 	}
 	has := func(key string) bool { _, ok := c.keys[key]; return ok }
 	if has("filesystem.read_only_mounts") && !has("filesystem.toolchains") {
-		p.ToolchainRoots = roots(c.most.ReadOnly, c.most.Cow, c.most.Writable)
+		p.ToolchainRoots = meet(p.ToolchainRoots, roots(c.most.ReadOnly, c.most.Cow, c.most.Writable))
 	}
 	if has("filesystem.cow_mounts") && !has("filesystem.caches") {
-		p.CacheRoots = roots(c.most.Cow, c.most.Writable)
+		p.CacheRoots = meet(p.CacheRoots, roots(c.most.Cow, c.most.Writable))
 	}
+}
+
+// meet returns the directories that lie below one of each list; nil is anywhere.
+func meet(a, b []string) []string {
+	if a == nil {
+		return b
+	}
+	out := []string{}
+	for _, pair := range [][2][]string{{a, b}, {b, a}} {
+		for _, dir := range pair[0] {
+			if slices.ContainsFunc(pair[1], func(root string) bool { return below(dir, root) }) {
+				out = append(out, dir)
+			}
+		}
+	}
+	return out
 }

@@ -89,10 +89,11 @@ func failure(err error) *helper.Frame {
 // serve answers one request. What it returns has not been sent.
 func (s *served) serve() (*helper.Frame, error) {
 	var err error
-	if s.peer, err = helper.Identify(s.conn); err != nil {
+	s.peer, err = helper.Identify(s.conn)
+	s.entry = helper.Of(s.peer, "refused", "")
+	if err != nil {
 		return nil, err
 	}
-	s.entry = helper.Of(s.peer, "refused", "")
 	if s.peer.UID == 0 {
 		return nil, &supervisor.Refusal{What: "root needs no helper"}
 	}
@@ -111,7 +112,8 @@ func (s *served) serve() (*helper.Frame, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if err := s.conn.SetReadDeadline(time.Time{}); err != nil {
+	// It may have taken its time: who asks must still be there, and still be allowed to.
+	if err := errors.Join(s.conn.SetReadDeadline(time.Time{}), s.peer.Vet()); err != nil {
 		return nil, err
 	}
 	return s.dispatch(f)

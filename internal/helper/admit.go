@@ -74,8 +74,5 @@ func (g *gate) leave(uid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all--
-	a := g.users[uid]
-	if a.live--; a.live == 0 && a.tokens+perSecond*g.now().Sub(a.seen).Seconds() >= burst {
-		delete(g.users, uid) // nothing about it is remembered that a new one would not have
-	}
+	g.users[uid].live--
 }

@@ -109,13 +109,14 @@ func (l *Listener) Serve(ctx context.Context) error {
 
 // accept hands a caller to the process that waits, and starts the next.
 func (l *Listener) accept(c *net.UnixConn) {
-	p, err := Identify(c)
+	p, err := glimpse(c)
 	if err != nil {
-		l.note(Entry{Outcome: "refused", UID: -1, GID: -1, Why: err.Error()})
+		e := Of(p, "refused", "")
+		e.Why = err.Error()
+		l.note(e)
 		refuse(c, err)
 		return
 	}
-	defer p.Close()
 	err, loud := l.gate.enter(p.UID)
 	if err != nil {
 		if loud {

@@ -25,27 +25,42 @@ type Peer struct {
 }
 
 // Identify reads who has connected: SO_PEERCRED, SO_PEERGROUPS (4.13), SO_PEERPIDFD (6.5).
-// They are what the process was when it called connect(2).
-func Identify(c *net.UnixConn) (*Peer, error) {
+// They are what the process was when it called connect(2). It must still be there: if it is
+// not, the Peer that is returned with the error is known by its numbers only.
+func Identify(c *net.UnixConn) (*Peer, error) { return identify(c, (*Peer).complete) }
+
+// glimpse is Identify without what takes the process to be there.
+func glimpse(c *net.UnixConn) (*Peer, error) { return identify(c, nil) }
+
+func identify(c *net.UnixConn, more func(*Peer, int) error) (*Peer, error) {
+	p := &Peer{UID: -1, GID: -1}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, err
+		return p, err
 	}
-	p := &Peer{}
 	var fail error
-	err = raw.Control(func(fd uintptr) { fail = p.read(int(fd)) })
+	err = raw.Control(func(fd uintptr) {
+		if fail = p.credentials(int(fd)); fail == nil && more != nil {
+			fail = more(p, int(fd))
+		}
+	})
 	if err = errors.Join(err, fail); err != nil {
-		return nil, errors.Join(fmt.Errorf("who the caller is: %w", err), p.Close())
+		return p, errors.Join(fmt.Errorf("who the caller is: %w", err), p.Close())
 	}
 	return p, nil
 }
 
-func (p *Peer) read(fd int) error {
+func (p *Peer) credentials(fd int) error {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
 	p.PID, p.UID, p.GID = int(cred.Pid), int(cred.Uid), int(cred.Gid)
+	return nil
+}
+
+func (p *Peer) complete(fd int) error {
+	var err error
 	if p.Groups, err = peerGroups(fd); err != nil {
 		return err
 	}
@@ -95,6 +110,7 @@ func (p *Peer) Close() error {
 			errs = append(errs, f.Close())
 		}
 	}
+	p.proc, p.pidfd = nil, nil
 	return errors.Join(errs...)
 }
 

@@ -1,0 +1,628 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/helper"
+	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/supervisor"
+)
+
+// The attacks on the helper by a user. Each is made by a process with that user's ids,
+// which is this test binary again: what it prints is what it has gained.
+
+// attackVar names the attack that a process is to make.
+const attackVar = "AGENTGUARD_TEST_ATTACK"
+
+// attack makes one as ann, and returns what it printed.
+func (s *service) attack(name string, env ...string) string {
+	s.t.Helper()
+	cmd := s.as(ann, "/proc/self/exe")
+	cmd.Env = append(append(cmd.Env, attackVar+"="+name), env...)
+	out, errs, status := s.finish(cmd)
+	if status != 0 {
+		s.t.Fatalf("attack %s: status %d: %s%s", name, status, out, errs)
+	}
+	return out
+}
+
+// attackMain is the life of an attacker.
+func attackMain(name string) {
+	attacks := map[string]func() error{
+		"forged": attackForged, "descriptors": attackDescriptors, "handed-on": attackHandedOn, "heir": attackHeir, "flood": attackFlood,
+		"part": attackPart, "raw": attackRaw, "plans": attackPlans, "world": attackWorld, "runs": attackRuns, "trace": attackTrace, "records": attackRecords, "listen": attackListen,
+	}
+	if err := attacks[name](); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func dialSocket() (*net.UnixConn, error) {
+	return net.DialUnix("unix", nil, &net.UnixAddr{Name: os.Getenv("AGENTGUARD_SOCKET"), Net: "unix"})
+}
+
+// request is an exec that would print what is said.
+func request(argv ...string) *execRequest {
+	return &execRequest{cwd: "/", tty: "auto", argv: argv, environ: []string{"PATH=/usr/bin:/bin"}, asked: []policy.Statements{{List: []policy.Statement{
+		{Key: "filesystem.workspace.mode", Text: "ro", Source: policy.Source{Flag: "--mode"}},
+		{Key: "filesystem.workspace.path", Text: "/usr", Source: policy.Source{Flag: "-w"}},
+	}}}}
+}
+
+// answerTo sends bytes, with descriptors, and returns the answer's kind and first text.
+func answerTo(b []byte, files ...int) (string, error) {
+	c, err := dialSocket()
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	var rights []byte
+	if len(files) > 0 {
+		rights = unix.UnixRights(files...)
+	}
+	if _, _, err := c.WriteMsgUnix(b, rights, nil); err != nil && !errors.Is(err, unix.EPIPE) {
+		return "", err
+	}
+	if len(b) < 5 || b[4] == byte(helper.Exec) { // of another request, half a connection is none
+		if err := c.CloseWrite(); err != nil && !errors.Is(err, unix.ENOTCONN) {
+			return "", err
+		}
+	}
+	f, err := helper.Read(c)
+	if err != nil {
+		return "", fmt.Errorf("no answer: %w", err)
+	}
+	text := string(f.Kind)
+	if len(f.Lists) > 0 && len(f.Lists[0]) > 0 {
+		text += " " + f.Lists[0][0]
+	}
+	return text, f.Close()
+}
+
+// bytesOf is a request as it goes over the wire.
+func bytesOf(kind helper.Kind, lists [][]string) []byte {
+	b := []byte{'a', 'g', 'h', helper.Version, byte(kind), 0, 0, 0, 0, 0, 0, 0}
+	for _, list := range lists {
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(list)))
+		for _, text := range list {
+			b = binary.LittleEndian.AppendUint32(b, uint32(len(text)))
+			b = append(b, text...)
+		}
+	}
+	binary.LittleEndian.PutUint32(b[8:], uint32(len(b)-12))
+	return b
+}
+
+func attackForged() error {
+	null, err := unix.Open(os.DevNull, unix.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	good := bytesOf(helper.Exec, request("true").lists())
+	huge := slices.Clone(good)
+	binary.LittleEndian.PutUint32(huge[8:], 0xffffffff)
+	many := bytesOf(helper.Exec, nil)
+	many = binary.LittleEndian.AppendUint32(many, 0xfffffff0)
+	binary.LittleEndian.PutUint32(many[8:], 4)
+	version := slices.Clone(good)
+	version[3] = 99
+	nul := request("true")
+	nul.environ = []string{"A=b\x00LD_PRELOAD=x"}
+	bad := map[string][]byte{
+		"empty": {}, "no frame": []byte("GET / HTTP/1.0\r\n\r\n"), "size": huge, "count": many, "version": version,
+		"zero byte": bytesOf(helper.Exec, nul.lists()), "an answer": bytesOf(helper.Done, nil), "unknown": bytesOf('?', nil),
+		"no lists": bytesOf(helper.Exec, nil), "no command": bytesOf(helper.Exec, request().lists()),
+		"statement cut": bytesOf(helper.Exec, append(request("true").lists(), []string{"x", "", "filesystem.cow_mounts"})),
+	}
+	for n := 1; n < len(good); n += 7 {
+		bad["cut at "+strconv.Itoa(n)] = good[:n]
+	}
+	for name, b := range bad {
+		text, err := answerTo(b, null, null, null)
+		if len(b) == 0 {
+			text, err = answerTo(b)
+		}
+		if err != nil || !strings.HasPrefix(text, string(helper.Failed)) {
+			fmt.Printf("%s: %q %v\n", name, text, err)
+		}
+	}
+	return nil
+}
+
+func TestHelperForged(t *testing.T) {
+	s := serveUsers(t)
+	if out := s.attack("forged"); out != "" {
+		t.Errorf("taken, or not answered:\n%s", out)
+	}
+	s.works()
+}
+
+func attackDescriptors() error {
+	good := bytesOf(helper.Exec, request("echo", "gained").lists())
+	open := func(path string, flags int) int {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		if err != nil {
+			panic(path + ": " + err.Error())
+		}
+		return fd
+	}
+	null := open(os.DevNull, unix.O_RDWR)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	event, err := unix.Eventfd(0, 0)
+	if err != nil {
+		return err
+	}
+	cases := map[string][]int{
+		"none": {}, "one": {null}, "two": {null, null}, "four": {null, null, null, null}, "many": slices.Repeat([]int{null}, 200),
+		"a directory": {null, open("/tmp", unix.O_RDONLY), null}, "O_PATH": {null, open("/tmp", unix.O_PATH), null},
+		"a socket": {null, pair[0], null}, "a socket to read": {pair[0], null, null}, "an eventfd": {null, event, null},
+		"procfs": {null, open("/proc/self/oom_score_adj", unix.O_WRONLY), null}, "procfs to read": {open("/proc/self/environ", unix.O_RDONLY), null, null},
+		"read only": {null, open(os.DevNull, unix.O_RDONLY), null}, "write only": {open(os.DevNull, unix.O_WRONLY), null, null},
+	}
+	for name, fds := range cases {
+		text, err := answerTo(good, fds...)
+		if err != nil || !strings.HasPrefix(text, string(helper.Failed)) {
+			fmt.Printf("%s: %q %v\n", name, text, err)
+		}
+	}
+	return nil
+}
+
+func TestHelperDescriptors(t *testing.T) {
+	s := serveUsers(t)
+	if out := s.attack("descriptors"); out != "" {
+		t.Errorf("taken, or not answered:\n%s", out)
+	}
+	s.works()
+}
+
+// What the client itself cannot hand on is a pipe for the helper, so that a run works with it.
+func TestHelperSocketsAsStreams(t *testing.T) {
+	s := serveUsers(t)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
+	defer ours.Close()
+	cmd := s.as(ann, agentguard(), "exec", "-q", "--", "sh", "-c", "read x; echo got $x; echo err >&2")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	if _, err := ours.WriteString("word\n"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(ours)
+	if werr := cmd.Wait(); err != nil || werr != nil || string(got) != "got word\nerr\n" {
+		t.Errorf("%q %v %v", got, err, werr)
+	}
+}
+
+// A connection that its maker has left to another process: the number of the process
+// that made it may be anybody's by now.
+func attackHandedOn() error {
+	c, err := dialSocket()
+	if err != nil {
+		return err
+	}
+	f, err := c.File()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), attackVar+"=heir")
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Start() // and is gone
+}
+
+// attackHeir waits until its parent has ended, and asks.
+func attackHeir() error {
+	for end := time.Now().Add(patience); os.Getppid() != 1 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if b, err := os.ReadFile("/proc/" + strconv.Itoa(os.Getppid()) + "/comm"); err != nil || !strings.Contains(string(b), "exe") {
+			break
+		}
+	}
+	conn, err := net.FileConn(os.NewFile(3, "connection"))
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(bytesOf(helper.Records, nil)); err != nil && !errors.Is(err, unix.EPIPE) {
+		return err
+	}
+	f, err := helper.Read(conn.(*net.UnixConn))
+	if err != nil {
+		return err
+	}
+	if f.Kind != helper.Failed {
+		fmt.Printf("taken: %q\n", f.Lists)
+	}
+	return nil
+}
+
+func TestHelperDeadPeer(t *testing.T) {
+	s := serveUsers(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := s.as(ann, "/proc/self/exe")
+	cmd.Env = append(cmd.Env, attackVar+"=handed-on")
+	cmd.Stdout, cmd.Stderr = w, w
+	err = cmd.Run()
+	w.Close()
+	out, rerr := io.ReadAll(r) // until the heir has ended
+	r.Close()
+	if err != nil || rerr != nil || len(out) != 0 {
+		t.Errorf("%v %v: %s", err, rerr, out)
+	}
+	s.works()
+}
+
+// attackFlood opens many connections and holds as many as it can.
+func attackFlood() error {
+	n, err := strconv.Atoi(os.Getenv("FLOOD"))
+	if err != nil {
+		return err
+	}
+	var hold []*net.UnixConn
+	for range n {
+		c, err := dialSocket()
+		if errors.Is(err, unix.EAGAIN) { // the queue is full: refused by the kernel
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if len(hold) < 500 {
+			hold = append(hold, c)
+			continue
+		}
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	fmt.Println(len(hold))
+	return nil
+}
+
+func TestHelperFlood(t *testing.T) {
+	s := serveUsers(t)
+	if out := s.attack("flood", "FLOOD=10000"); out != "500\n" {
+		t.Error(out)
+	}
+	// Another user is served meanwhile and afterwards, and ann again when what she held is closed.
+	if out, errs, status := s.guard(bob, "exec", "-q", "-w", "/usr", "--mode", "ro", "--", "echo", "bob"); out != "bob\n" {
+		t.Errorf("%d %q %q", status, out, errs)
+	}
+	s.until("ann is served again", func() bool {
+		out, _, _ := s.guard(ann, "exec", "-q", "--", "echo", "served")
+		return out == "served\n"
+	})
+	if n := strings.Count(s.said.String(), "\n"); n > 2000 {
+		t.Errorf("%d lines of the log for a flood: %.3000s", n, s.said.String())
+	}
+	if !s.logged("refused", "", ann, "user "+strconv.Itoa(ann)) {
+		t.Error("the flood is not in the log")
+	}
+}
+
+// A client that is killed at each step of a request leaves nothing.
+func TestHelperKilledClient(t *testing.T) {
+	s := serveUsers(t)
+	good := bytesOf(helper.Exec, request("sleep", "1000000.1").lists())
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(null)
+	for _, n := range []int{0, 1, 11, 12, 13, len(good) - 1} {
+		cmd := s.as(ann, "/proc/self/exe")
+		cmd.Env = append(cmd.Env, attackVar+"=part", "PART="+strconv.Itoa(n))
+		if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.Sys() == nil {
+			t.Fatal(err)
+		}
+		s.until("the request has ended", s.spare)
+	}
+	// At once, and at random moments of the start of a run.
+	for i := range 12 {
+		cmd := s.as(ann, agentguard(), "exec", "-q", "--", "sleep", "1000000.2")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i*4) * time.Millisecond) // a moment, whichever it is
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+	}
+	s.until("all have ended", s.spare)
+	s.works()
+}
+
+// attackPart sends the beginning of a request, and is killed.
+func attackPart() error {
+	n, err := strconv.Atoi(os.Getenv("PART"))
+	if err != nil {
+		return err
+	}
+	c, err := dialSocket()
+	if err != nil {
+		return err
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		if _, _, err := c.WriteMsgUnix(bytesOf(helper.Exec, request("sleep", "1000000.1").lists())[:n], unix.UnixRights(null, null, null), nil); err != nil {
+			return err
+		}
+	}
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
+}
+
+// Nobody gets at the runs of another user.
+func TestHelperOtherUsersRuns(t *testing.T) {
+	s := serveUsers(t)
+	if _, errs, status := s.guard(bob, "exec", "-q", "-w", "/usr", "--mode", "ro", "--cow", "/etc/alternatives", "--", "echo", "secret"); status != 0 {
+		t.Fatal(errs)
+	}
+	out, _, _ := s.guard(bob, "runs", "ls")
+	id := strings.Fields(strings.SplitN(out, "\n", 3)[1])[0]
+	for _, args := range [][]string{{"runs", "show", id}, {"trace", "show", id}, {"diff", id}, {"commit", id}, {"discard", id}, {"runs", "kill", id}, {"exec", "--continue", id, "--", "true"}} {
+		if out, errs, status := s.guard(ann, args...); status == 0 || strings.Contains(out+errs, "secret") {
+			t.Errorf("%v: %d %q %q", args, status, out, errs)
+		}
+	}
+	// Past the client's own checks, too.
+	for _, name := range []string{id, "../../424202/runs/" + id, "../" + id, ".", "..", "", "/"} {
+		if out := s.attack("runs", "RUN="+name); out != "" {
+			t.Errorf("run %q: %s", name, out)
+		}
+	}
+}
+
+// attackRuns asks for a run by name in every way there is.
+func attackRuns() error {
+	run := os.Getenv("RUN")
+	for kind, texts := range map[helper.Kind][]string{helper.End: {run}, helper.Commit: {run, "1", "\xff\xff"}, helper.Discard: {run, "1", "\xff\xff"}} {
+		text, err := answerTo(bytesOf(kind, [][]string{texts}))
+		if err != nil || !strings.HasPrefix(text, string(helper.Failed)) {
+			fmt.Printf("%c: %q %v\n", kind, text, err)
+		}
+	}
+	return nil
+}
+
+// The helper acts for nobody who has given up rights or lives in namespaces of its own.
+func TestHelperSandboxedPeer(t *testing.T) {
+	s := serveUsers(t)
+	_, errs, status := s.finish(s.as(ann, "setpriv", "--no-new-privs", agentguard(), "exec", "-q", "--", "true"))
+	if status != supervisor.StatusFailed || !strings.Contains(errs, "no_new_privs") {
+		t.Errorf("%d %q", status, errs)
+	}
+	for flags, want := range map[int]string{0: "user", unix.CLONE_NEWNS: "mount", unix.CLONE_NEWNET: "user", unix.CLONE_NEWPID: "user"} {
+		if out := s.attack("world", "FLAGS="+strconv.Itoa(flags)); !strings.HasPrefix(out, string(helper.Failed)) || !strings.Contains(out, "another "+want+" namespace") {
+			t.Errorf("flags %#x: %s", flags, out)
+		}
+	}
+	chroot := s.as(ann, agentguard(), "exec", "-q", "--", "true")
+	chroot.SysProcAttr.Chroot = "/"
+	if _, errs, status = s.finish(chroot); status != 0 { // the same root is no other
+		t.Errorf("%d %q", status, errs)
+	}
+}
+
+// attackWorld asks from a user namespace of its own, and others.
+func attackWorld() error {
+	flags, err := strconv.Atoi(os.Getenv("FLAGS"))
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), attackVar+"=raw")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	me := []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: uintptr(flags) | unix.CLONE_NEWUSER, UidMappings: me, GidMappings: me}
+	return cmd.Run()
+}
+
+// A hostile directory, environment and HOME change what the user gets, and nothing else.
+func TestHelperHostileEnvironment(t *testing.T) {
+	s := serveUsers(t)
+	hostile := filepath.Join(s.home, "bin")
+	if err := os.Mkdir(hostile, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"mount", "agentguard", "mke2fs", "mkfs.ext4", "sh"} {
+		if err := os.WriteFile(filepath.Join(hostile, name), []byte("#!/usr/bin/touch "+filepath.Join(s.home, "ran")+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := s.as(ann, agentguard(), "exec", "-q", "--upper", "auto", "--", "/bin/true")
+	cmd.Env = append(cmd.Env, "PATH="+hostile, "HOME=/root", "XDG_STATE_HOME=/etc", "SUDO_UID=0", "SUDO_GID=0", "LD_PRELOAD="+hostile+"/x.so",
+		"GODEBUG=inittrace=1", "GOTRACEBACK=crash", "GOMAXPROCS=1", "TMPDIR="+hostile, "LISTEN_FDS=1", "AGENTGUARD_TEST_STAGE=/", "http_proxy=http://127.0.0.1:1")
+	if _, errs, status := s.finish(cmd); status != 0 || strings.Contains(s.said.String(), "init internal") {
+		t.Errorf("%d %q", status, errs)
+	}
+	if exists(filepath.Join(s.home, "ran")) {
+		t.Error("a program of the caller's PATH was run by the helper")
+	}
+	for _, cwd := range []string{"relative", "", "/proc/self/cwd/..", "/root/../etc", "/no/such\nplace"} {
+		q := request("true")
+		q.cwd, q.asked = cwd, nil
+		if text, err := s.ask(q); err != nil || !strings.HasPrefix(text, string(helper.Failed)) {
+			t.Errorf("cwd %q: %q %v", cwd, text, err)
+		}
+	}
+	gone := filepath.Join(s.home, "gone")
+	if err := os.Mkdir(gone, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd = s.as(ann, "/bin/sh", "-c", `cd gone && rmdir "$PWD" && exec "$0" exec -q -- true`, agentguard())
+	if err := os.Chown(gone, ann, ann); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, status := s.finish(cmd); status != supervisor.StatusFailed || !strings.Contains(errs, "directory is gone") {
+		t.Errorf("%d %q", status, errs)
+	}
+}
+
+// ask sends a request as ann, past the client.
+func (s *service) ask(q *execRequest) (string, error) {
+	path := filepath.Join(s.home, "request")
+	if err := os.WriteFile(path, bytesOf(helper.Exec, q.lists()), 0o644); err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(s.attack("raw", "REQUEST="+path), "\n"), nil
+}
+
+// attackRaw sends a request from a file.
+func attackRaw() error {
+	b := bytesOf(helper.Exec, request("true").lists())
+	var err error
+	if path := os.Getenv("REQUEST"); path != "" {
+		b, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return err
+	}
+	f, err := sendRaw(b)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%c %s\n", f.Kind, f.Lists[0][0])
+	return nil
+}
+
+// sendRaw sends bytes with three descriptors of /dev/null and returns the answer.
+func sendRaw(b []byte) (*helper.Frame, error) {
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(null)
+	c, err := dialSocket()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if _, _, err := c.WriteMsgUnix(b, unix.UnixRights(null, null, null), nil); err != nil {
+		return nil, err
+	}
+	f, err := helper.Read(c)
+	if err == nil && (len(f.Lists) == 0 || len(f.Lists[0]) == 0) {
+		err = fmt.Errorf("an empty answer %c", f.Kind)
+	}
+	return f, err
+}
+
+// While a path is exchanged for a link to what is root's, again and again, no request
+// shows it: neither as a grant nor as the workspace, the cache or the place of a commit.
+func TestHelperRaces(t *testing.T) {
+	s := serveUsers(t)
+	secret := filepath.Join(filepath.Dir(s.home), "secret")
+	if err := os.Mkdir(secret, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(secret, "f"), []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const swap = `mkdir d; echo mine >d/f; ln -s "$1" l; while :; do mv -T d e; mv -T l d; mv -T d l; mv -T e d; done 2>/dev/null`
+	racer := s.as(ann, "/bin/sh", "-c", swap, "sh", secret)
+	if err := racer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = racer.Process.Kill(); _ = racer.Wait() }()
+	s.until("the race is on", func() bool { return exists(filepath.Join(s.home, "l")) || exists(filepath.Join(s.home, "e")) })
+	won := 0
+	for i := range 24 {
+		flags := [][]string{{"--ro", "d"}, {"--rw", "d"}, {"--cow", "d"}, {"-w", "d"}}[i%4]
+		args := append(append([]string{"exec", "-q", "--commit", "success"}, flags...), "--", "sh", "-c", "cat "+s.home+"/d/f; echo bad >"+s.home+"/d/f")
+		out, _, _ := s.guard(ann, args...)
+		if strings.Contains(out, "secret") {
+			t.Fatalf("%v shows what is root's", flags)
+		}
+		if strings.Contains(out, "mine") || strings.Contains(out, "bad") {
+			won++
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(secret, "f")); err != nil || string(b) != "secret\n" {
+		t.Errorf("root's file: %q %v", b, err)
+	}
+	t.Logf("%d of 24 were granted", won)
+}
+
+// Who traces the client is its user, and has what the client has: the ids are not the
+// message's, and the helper's own processes cannot be traced.
+func TestHelperTraced(t *testing.T) {
+	s := serveUsers(t)
+	cmd := s.as(ann, agentguard(), "exec", "-q", "--", "sleep", "1000000.4")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the run is live", func() bool { out, _, _ := s.guard(ann, "ps"); return strings.Contains(out, "1000000.4") })
+	if out := s.attack("trace", "HELPER="+strconv.Itoa(s.cmd.Process.Pid)); out != "" {
+		t.Error(out)
+	}
+	if out, errs, status := s.guard(ann, "runs", "kill", "last"); status != 0 {
+		t.Errorf("%q %q", out, errs)
+	}
+	_ = cmd.Wait()
+}
+
+// attackTrace tries to get at the helper and its processes.
+func attackTrace() error {
+	pids := []string{os.Getenv("HELPER")}
+	tasks, _ := filepath.Glob("/proc/" + pids[0] + "/task/*/children")
+	for _, t := range tasks {
+		b, err := os.ReadFile(t)
+		if err != nil {
+			return err
+		}
+		pids = append(pids, strings.Fields(string(b))...)
+	}
+	if len(pids) < 3 {
+		return fmt.Errorf("only %v", pids)
+	}
+	for _, text := range pids {
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			return err
+		}
+		for what, err := range map[string]error{
+			"ptrace": unix.PtraceSeize(pid), "kill": unix.Kill(pid, unix.SIGTERM), "stop": unix.Kill(pid, unix.SIGSTOP),
+			"setpriority": unix.Setpriority(unix.PRIO_PROCESS, pid, 19), "environ": second(os.ReadFile("/proc/" + text + "/environ")),
+			"fd": second(os.ReadDir("/proc/" + text + "/fd")), "oom": os.WriteFile("/proc/"+text+"/oom_score_adj", []byte("1000"), 0),
+		} {
+			if err == nil {
+				fmt.Printf("%s of process %d\n", what, pid)
+			}
+		}
+	}
+	return nil
+}
+
+func second[T any](_ T, err error) error { return err }
