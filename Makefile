@@ -222,6 +222,7 @@ install: ## install to DESTDIR/PREFIX (what `make build share` made: root needs 
 	cd $(BIN)/share && find . -type f ! -perm -100 -exec install -D -m 644 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	cd $(BIN)/share && find . -type f -perm -100 -exec install -D -m 755 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	install -D -m 644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf
+	install -D -m 644 packaging/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/agentguard.conf
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for u in $(UNITS); do sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/systemd/$$u >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$u && chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$u || exit 1; done
 	install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/agentguard packaging/etc/*.example
@@ -231,7 +232,7 @@ uninstall: ## remove what install put there, and what runs keep on the host betw
 	[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/agentguard ] || $(PREFIX)/bin/agentguard runs sweep
 	rm -f $(DESTDIR)$(PREFIX)/bin/agentguard{,-http} $(DESTDIR)$(PREFIX)/share/man/man1/agentguard{,-*}.1
 	rm -f $(DESTDIR)$(PREFIX)/share/{bash-completion/completions/agentguard,zsh/site-functions/_agentguard,fish/vendor_completions.d/agentguard.fish}
-	rm -f $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(UNITS))
+	rm -f $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/agentguard.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/agentguard.conf $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(UNITS))
 	rm -f $(addprefix $(DESTDIR)$(SYSCONFDIR)/agentguard/,$(notdir $(wildcard packaging/etc/*.example)))
 	rm -rf $(DESTDIR)$(PREFIX)/share/doc/agentguard
 	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/agentguard

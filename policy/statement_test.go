@@ -50,14 +50,26 @@ func TestStatements(t *testing.T) {
 func TestStatementsHostile(t *testing.T) {
 	flag := Source{Flag: "--x"}
 	for _, s := range []Statement{
-		{Key: "", Text: "x"}, {Key: "no.such.key", Text: "x"}, {Key: "filesystem", Text: "x"},
-		{Key: "filesystem.read_only_mounts", Text: "/a\x00b"}, {Key: "filesystem.read_only_mounts", Text: "rel"},
-		{Key: "filesystem.read_only_mounts", Text: "x", Base: "rel"}, {Key: "filesystem.read_only_mounts", Text: "/usr:/"},
-		{Key: "filesystem.read_only_mounts", Text: "/usr", Name: "n"}, {Key: "filesystem.workspace.mode", Text: "root"},
-		{Key: "process.max_memory_mb", Text: "-1"}, {Key: "process.max_memory_mb", Text: "99999999999999999999"}, {Key: "process.user", Text: "root"},
-		{Key: "env.set", Text: "v"}, {Key: "env.set", Name: "A=B", Text: "v"}, {Key: "env.set", Name: "A\nB", Text: "v"},
-		{Key: "trace.syscalls", Text: "maybe"}, {Key: "network.allowlist", Text: "a.example.com"}, {Key: "unsafe", Text: "everything"},
-		{Key: "runtime", Text: "none"}, {Key: "network.resolve", Name: "x", Text: "no address"},
+		{Key: "", Text: "x"},
+		{Key: "no.such.key", Text: "x"},
+		{Key: "filesystem", Text: "x"},
+		{Key: "filesystem.read_only_mounts", Text: "/a\x00b"},
+		{Key: "filesystem.read_only_mounts", Text: "rel"},
+		{Key: "filesystem.read_only_mounts", Text: "x", Base: "rel"},
+		{Key: "filesystem.read_only_mounts", Text: "/usr:/"},
+		{Key: "filesystem.read_only_mounts", Text: "/usr", Name: "n"},
+		{Key: "filesystem.workspace.mode", Text: "root"},
+		{Key: "process.max_memory_mb", Text: "-1"},
+		{Key: "process.max_memory_mb", Text: "99999999999999999999"},
+		{Key: "process.user", Text: "root"},
+		{Key: "env.set", Text: "v"},
+		{Key: "env.set", Name: "A=B", Text: "v"},
+		{Key: "env.set", Name: "A\nB", Text: "v"},
+		{Key: "trace.syscalls", Text: "maybe"},
+		{Key: "network.allowlist", Text: "a.example.com"},
+		{Key: "unsafe", Text: "everything"},
+		{Key: "runtime", Text: "none"},
+		{Key: "network.resolve", Name: "x", Text: "no address"},
 	} {
 		s.Source = flag
 		f, err := FromStatements(Statements{List: []Statement{s}})

@@ -20,8 +20,8 @@ var neededCaps = []int{
 
 // usefulCaps are those that some runs fail without: with workspaces of other
 // users, cgroups left by killed supervisors, signals to forward, an allowlist (its
-// resolver has port 53; its answers by UDP are raw packets).
-var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW}
+// resolver has port 53; its answers by UDP are raw packets), to continue another.
+var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW, unix.CAP_SYS_CHROOT}
 
 // lacking names those of the capabilities that a set is without.
 func lacking(set uint64, caps []int) []string {

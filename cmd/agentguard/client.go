@@ -227,4 +227,3 @@ func endByHelper(id string) error {
 	_, err := askOnce(&helper.Frame{Kind: helper.End, Lists: [][]string{{id}}})
 	return err
 }
-

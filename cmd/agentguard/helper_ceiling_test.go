@@ -63,7 +63,7 @@ const hostCeiling = `ceiling:
 // holds, the user's own as well, and so do those of its groups.
 func TestHelperCeiling(t *testing.T) {
 	etc(t, map[string]string{
-		"ceiling.yaml":                                 hostCeiling,
+		"ceiling.yaml": hostCeiling,
 		fmt.Sprintf("ceiling.d/user-%d.yaml", ann):     "ceiling:\n  process: {max_memory_mb: 128}\n",
 		fmt.Sprintf("ceiling.d/group-%d.yaml", ann):    "ceiling:\n  process: {max_wall_seconds: 30}\n",
 		fmt.Sprintf("ceiling.d/user-%d.yaml", bob):     "ceiling:\n  process: {max_memory_mb: 1}\n",
@@ -99,7 +99,7 @@ func (s *service) pastTheClient() {
 		"trace.syscalls": "false", "trace.max_bytes": "none", "allow_gaps": "record", "unsafe": "credential-env", "filesystem.persistence": "keep", "filesystem.commit": "success",
 	}
 	sources := map[string]policy.Source{
-		"a flag": {Flag: "--x"}, "the ceiling": {File: policy.CeilingFile, Line: 1}, "the host": {File: policy.HostFile, Line: 1}, "nobody": {},
+		"a flag": {Flag: "--x"}, "the ceiling": {File: policy.CeilingFile, Line: 1},
 	}
 	dir, wish := s.t.TempDir(), map[string]string{}
 	for key, text := range texts {

@@ -76,7 +76,7 @@ func serveUsers(t *testing.T) *service {
 		t.Fatal(err)
 	}
 	before := held()
-	s.cmd = exec.Command(agentguard(), "helper", "--socket", s.socket)
+	s.cmd = asUnit(t, agentguard(), "helper", "--socket", s.socket)
 	s.cmd.Stderr = &s.said
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -84,6 +84,25 @@ func serveUsers(t *testing.T) *service {
 	t.Cleanup(func() { s.end(before) })
 	s.until("the helper listens", func() bool { return exists(s.socket) && s.spare() })
 	return s
+}
+
+// asUnit makes a command that has the capabilities of agentguard.service and no others.
+func asUnit(t *testing.T, argv ...string) *exec.Cmd {
+	t.Helper()
+	b, err := os.ReadFile("../../packaging/systemd/agentguard.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(b), "\nCapabilityBoundingSet=")
+	line, _, _ := strings.Cut(rest, "\n")
+	if !found || len(strings.Fields(line)) < 8 {
+		t.Fatalf("the unit's capabilities: %q", line)
+	}
+	set := "-all"
+	for _, name := range strings.Fields(line) {
+		set += ",+" + strings.ToLower(strings.TrimPrefix(name, "CAP_"))
+	}
+	return exec.Command("setpriv", append([]string{"--bounding-set=" + set, "--inh-caps=-all", "--no-new-privs"}, argv...)...)
 }
 
 func (s *service) end(before holdings) {
