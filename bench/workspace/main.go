@@ -1,7 +1,7 @@
 // Command workspace measures what a copy-on-write workspace costs, in interleaved
 // rounds so that a noisy machine disturbs all rows alike:
 //
-//		workspace [-agentguard FILE] [-bwrap FILE] [-rounds N] [-whole]
+//		workspace [-agentguard FILE] [-bwrap FILE] [-rounds N] [-whole] [-only PART,...] [-dir DIR]
 //
 //	  - start: /bin/true in workspaces of 10 and 10 000 files (-whole: 500 000 too)
 //	  - work: reading, writing and asking for the status of files, natively in a copy,
@@ -9,7 +9,8 @@
 //	    agentguard with its record
 //	  - commit: of a change set of 1000 files (-whole: 20 000) beside cp -a of them
 //
-// Read ratios, not milliseconds.
+// Read ratios, not milliseconds. With -dir the trees of "start" are made once and kept:
+// 500 000 files take longer to make than all that is measured.
 package main
 
 import (
@@ -19,12 +20,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
 
 type bench struct {
 	dir, self      string
+	kept           bool   // dir is the caller's
+	only           string // parts, with commas; "": all
 	agentguard     string
 	bwrap          string // "": none that has overlays
 	rounds         int
@@ -39,6 +43,8 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 3, "measured rounds; one more runs first to warm up")
 	whole := flag.Bool("whole", false, "the large sizes too: some minutes")
 	work := flag.String("work", "", "what a started copy of this program does, in the directory that is its argument")
+	flag.StringVar(&b.only, "only", "", "the parts that are measured: start,work,commit; all by default")
+	flag.StringVar(&b.dir, "dir", "", "work in this directory and keep the trees of start there for the next time")
 	flag.Parse()
 	if *whole {
 		b.starts, b.commits = append(b.starts, 500000), 20000
@@ -60,10 +66,12 @@ func (b *bench) run(guard, bwrap string) error {
 		return errors.New("-rounds: at least 1")
 	}
 	var err error
-	if b.dir, err = os.MkdirTemp("", "agentguard-bench-*"); err != nil {
-		return err
+	if b.kept = b.dir != ""; !b.kept {
+		if b.dir, err = os.MkdirTemp("", "agentguard-bench-*"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(b.dir)
 	}
-	defer os.RemoveAll(b.dir)
 	if b.agentguard, err = filepath.Abs(guard); err != nil {
 		return err
 	}
@@ -71,8 +79,14 @@ func (b *bench) run(guard, bwrap string) error {
 		return err
 	}
 	b.bwrap = withOverlay(bwrap)
-	for _, part := range []func() error{b.start, b.work, b.commit} {
-		if err := part(); err != nil {
+	for _, part := range []struct {
+		name string
+		run  func() error
+	}{{"start", b.start}, {"work", b.work}, {"commit", b.commit}} {
+		if b.only != "" && !slices.Contains(strings.Split(b.only, ","), part.name) {
+			continue
+		}
+		if err := part.run(); err != nil {
 			return err
 		}
 	}

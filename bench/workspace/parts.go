@@ -58,13 +58,18 @@ func (b *bench) start() error {
 	var rows []*row
 	for _, n := range b.starts {
 		ws := filepath.Join(b.dir, "start"+strconv.Itoa(n))
-		if err := grow(ws, n); err != nil {
-			return err
+		if _, err := os.Stat(ws); err != nil {
+			if err := grow(ws, n); err != nil {
+				return err
+			}
 		}
 		rows = append(rows, &row{name: fmt.Sprintf("%d files", n), once: func() (time.Duration, error) { return timed(b.exec("-w", ws, "--", "/bin/true")) }})
 	}
 	if err := measure("start: agentguard exec -- /bin/true", max(b.rounds, 10), rows); err != nil {
 		return err
+	}
+	if b.kept {
+		return nil
 	}
 	return os.RemoveAll(filepath.Join(b.dir, "start"+strconv.Itoa(b.starts[len(b.starts)-1])))
 }
@@ -117,7 +122,7 @@ func (b *bench) overlay(kind, tree string) *exec.Cmd {
 
 func (b *bench) commit() error {
 	from, ws, to := filepath.Join(b.dir, "new"), filepath.Join(b.dir, "ws"), filepath.Join(b.dir, "to")
-	if err := grow(from, b.commits); err != nil {
+	if err := grow(from, b.commits); err != nil { // with -dir over what is there
 		return err
 	}
 	clear := func(dir string) error {

@@ -24,9 +24,9 @@ func newDiff() *cobra.Command {
 		Short: "Show what a run changed in its copy-on-write trees",
 		Long: `diff shows the staged changes of a run: dangerous ones first, such as git hooks and
 configuration, start-up files of shells, what editors, agents and CI act on. What the
-host's .gitignore files name, such as build output, is one line a directory; deletions
-and what commit holds back are always listed. Without an ID it is the newest run that
-staged any.`,
+host's .gitignore files name, such as build output, is one line a directory; deletions,
+what git tracks all the same and what commit holds back are always listed. Without an ID
+it is the newest run that staged any.`,
 		Example: "  agentguard diff\n  agentguard diff --patch last | git apply\n  agentguard diff --json | jq -r 'select(.danger) | .path'",
 		Args:    cobra.MaximumNArgs(1),
 	}

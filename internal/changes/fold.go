@@ -28,7 +28,9 @@ type Fold struct {
 // FoldIgnored parts what git ignores, build output for the most, from the other
 // changes. The host's .gitignore files decide, as they are now, and not what the
 // run made of them: it cannot hide anything with its own. Deletions, renames,
-// what changed its type and what commit holds back are never folded. lower
+// what changed its type and what commit holds back are never folded, nor is what
+// git tracks all the same: files that were there before are folded only where the
+// repository's index can be asked. lower
 // opens the top directory of a tree; where that fails nothing of it is folded.
 func (s *Set) FoldIgnored(list []Change, lower func(root string) (*os.File, error)) (shown []Change, folds []Fold) {
 	byRoot := map[string]*ignores{}
@@ -46,6 +48,8 @@ func (s *Set) FoldIgnored(list []Change, lower func(root string) (*os.File, erro
 			if top, err := lower(c.Root); err == nil {
 				tops = append(tops, top)
 				g = newIgnores(func(dir string) []byte { return readIgnore(top, dir) })
+				g.tracked, g.known = trackedIn(top)
+				g.nested = func(dir string) bool { return holdsGit(top, dir) }
 			}
 			byRoot[c.Root] = g
 		}
@@ -75,10 +79,24 @@ func (c *Change) folds(g *ignores) (dir string, ok bool) {
 		dir = g.dir(c.Path)
 		return dir, dir != ""
 	}
+	if g.tracked[c.Path] || c.Op == Modified && (!g.known || g.inNested(parentOf(c.Path))) {
+		return "", false
+	}
 	if dir = g.dir(parentOf(c.Path)); dir != "" {
 		return dir, true
 	}
 	return "", g.file(c.Path)
+}
+
+// holdsGit reports a directory of the host that is a repository of its own.
+func holdsGit(top *os.File, dir string) bool {
+	fd, err := openPath(int(top.Fd()), []byte(dir))
+	if err != nil || fd < 0 {
+		return err != nil
+	}
+	defer unix.Close(fd)
+	_, err = statAt(fd, ".git")
+	return err != unix.ENOENT
 }
 
 func (f *Fold) add(c *Change) {
@@ -104,17 +122,19 @@ func readIgnore(top *os.File, dir string) []byte {
 	var out []byte
 	if dir == "" {
 		if info, err := openPath(fd, []byte(".git/info")); err == nil && info >= 0 {
-			out = append(readSmall(info, "exclude"), '\n')
+			out = append(readSmall(info, "exclude", maxIgnore), '\n')
 			unix.Close(info)
 		}
 	}
-	return append(out, readSmall(fd, ".gitignore")...)
+	return append(out, readSmall(fd, ".gitignore", maxIgnore)...)
 }
 
-// readSmall reads a regular file of the host that a person wrote; nil where it
-// is none, or not of such a size.
-func readSmall(dir int, name string) []byte {
-	const most = 1 << 20
+// maxIgnore bounds a file that a person wrote, in bytes.
+const maxIgnore = 1 << 20
+
+// readSmall reads a regular file of the host; nil where it is none, or has more
+// than most bytes.
+func readSmall(dir int, name string, most int64) []byte {
 	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil

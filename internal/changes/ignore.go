@@ -13,6 +13,24 @@ type ignores struct {
 	tops   map[string]string       // by directory: the highest ignored one that it is or lies in; "" none
 	parsed int                     // rules so far
 	left   int                     // comparisons of a component that are still made: patterns may be hostile
+
+	tracked map[string]bool       // by git, whatever the patterns say
+	known   bool                  // tracked is all of it
+	nested  func(dir string) bool // asks whether a directory is a repository of its own
+	within  map[string]bool       // by directory: it is one, or lies in one
+}
+
+// inNested reports a directory that is, or lies in, a repository below the top.
+func (g *ignores) inNested(dir string) bool {
+	if dir == "" {
+		return false
+	}
+	in, asked := g.within[dir]
+	if !asked {
+		in = g.inNested(parentOf(dir)) || g.nested(dir)
+		g.within[dir] = in
+	}
+	return in
 }
 
 // Bounds of what is read and done. What is beyond them is
@@ -31,7 +49,7 @@ type rule struct {
 }
 
 func newIgnores(read func(dir string) []byte) *ignores {
-	return &ignores{read: read, rules: map[string][]rule{}, tops: map[string]string{"": ""}, left: maxComparisons}
+	return &ignores{read: read, rules: map[string][]rule{}, tops: map[string]string{"": ""}, within: map[string]bool{}, left: maxComparisons}
 }
 
 // dir returns the highest ignored directory that d is or lies in, or "".
