@@ -67,18 +67,51 @@ func actGetppid(args []string) error {
 	return err
 }
 
-// actTime reports the picoseconds of the fastest of some rounds of getppid.
-func actTime([]string) error {
-	best := time.Hour
-	const n = 100000
-	for range 10 {
-		start := time.Now()
-		if err := actGetppid([]string{strconv.Itoa(n)}); err != nil {
-			return err
+// timed are the calls that actTime measures, in a directory with files f0, f1, ...
+var timed = []struct {
+	name string
+	do   func(i int) error
+}{
+	{"getppid", func(int) error { unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); return nil }},
+	{"open", func(int) error { return openClose("f0") }},
+	{"opens", func(i int) error { return openClose("f" + strconv.Itoa(i%timedFiles)) }},
+	{"missing", func(int) error {
+		if _, err := unix.Open("missing", unix.O_RDONLY, 0); err != unix.ENOENT {
+			return fmt.Errorf("open: %v", err)
 		}
-		best = min(best, time.Since(start))
+		return nil
+	}},
+}
+
+const timedFiles = 300 // more than a thread's memory in the kernel has room for
+
+func openClose(name string) error {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
-	fmt.Println("getppid", int(best.Nanoseconds()*1000/n))
+	return unix.Close(fd)
+}
+
+// actTime reports the ns of the fastest of some rounds of each call.
+func actTime(args []string) error {
+	if err := os.Chdir(args[0]); err != nil {
+		return err
+	}
+	const n = 3000
+	for _, call := range timed {
+		best := time.Hour
+		for range 20 {
+			start := time.Now()
+			for i := range n {
+				if err := call.do(i); err != nil {
+					return err
+				}
+			}
+			best = min(best, time.Since(start))
+		}
+		fmt.Println(call.name, best.Nanoseconds()/n)
+	}
 	return nil
 }
 

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -64,27 +67,36 @@ func BenchmarkStartCloseAlone(b *testing.B) {
 	}
 }
 
-// What a system call costs a process of no run while none lives, while one
-// lives, and a process of a run: ns a call, the least of ten rounds.
+// What calls cost a process of no run while none lives, while one lives, and a
+// process of a run, by the sensor alone: ns a call, the least of twenty rounds.
 func BenchmarkCall(b *testing.B) {
 	h := newHost(b)
 	p := h.open()
-	measure := func(name string, leaf *os.File) {
-		out, err := act(leaf, "time").Output()
-		ps := 0
-		if err == nil {
-			_, err = fmt.Sscanf(string(out), "getppid %d", &ps)
+	dir := b.TempDir()
+	for i := range timedFiles {
+		if err := os.WriteFile(filepath.Join(dir, "f"+strconv.Itoa(i)), nil, 0o600); err != nil {
+			b.Fatal(err)
 		}
+	}
+	measure := func(who string, leaf *os.File) {
+		out, err := act(leaf, "time", dir).Output()
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.ReportMetric(float64(ps)/1000, name)
+		for line := range strings.Lines(string(out)) {
+			name, ns, _ := strings.Cut(strings.TrimSpace(line), " ")
+			n, err := strconv.Atoi(ns)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(n), who+"-"+name+"-ns")
+		}
 	}
 	for b.Loop() {
-		measure("native-ns", h.outside())
+		measure("native", h.outside())
 		rec := h.start(p, RunConfig{})
-		measure("bystander-ns", h.outside())
-		measure("observed-ns", rec.leaf)
+		measure("bystander", h.outside())
+		measure("observed", rec.leaf)
 		rec.finish(b)
 	}
 }

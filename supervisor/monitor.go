@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timer slack of the runtime's monitor thread while a run is launched, and the
+// Timer slack of the runtime's monitor thread while a run is launched (and later: see settle), and the
 // kernel's default, in nanoseconds (PR_SET_TIMERSLACK of prctl(2)).
 const (
 	launchSlack  = 2000000

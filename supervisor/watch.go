@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -115,10 +116,15 @@ func (w *watcher) suspend() {
 	w.r.signalCommand(unix.SIGCONT)
 }
 
-// settle ends what was for the launch only, once the run has lasted.
+// settle ends what was for the launch only, once the run has lasted. The monitor
+// stays slow where it has less to do: with a second place for goroutines, who
+// waits for one held by a system call is not every execve that is hashed.
 func (w *watcher) settle() {
-	if !w.settled {
-		w.settled = true
+	if w.settled {
+		return
+	}
+	w.settled = true
+	if runtime.GOMAXPROCS(0) == 1 {
 		slowMonitor(defaultSlack)
 	}
 }

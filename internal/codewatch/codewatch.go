@@ -119,7 +119,7 @@ type Watch struct {
 
 // Counts are what a Watch has done.
 type Counts struct {
-	Opened  uint64 // files that an execve opened
+	Opened  uint64 // files that an execve waited for
 	Hashed  uint64 // digests taken
 	Cached  uint64 // digests of system files that an earlier run took
 	Bytes   uint64 // read for digests

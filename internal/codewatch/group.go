@@ -59,6 +59,14 @@ func (g *group) mark(fd int) error {
 	return nil
 }
 
+// ignore asks for no more events of one file until it is written to: without
+// FAN_MARK_IGNORED_SURV_MODIFY the kernel then forgets it (fanotify_mark(2)). The
+// mark does not keep the inode in memory (FAN_MARK_EVICTABLE, 5.19).
+func (g *group) ignore(fd int) error {
+	err := unix.FanotifyMark(g.fd, unix.FAN_MARK_ADD|unix.FAN_MARK_IGNORED_MASK|unix.FAN_MARK_EVICTABLE, MarkMask, fd, "")
+	return os.NewSyscallError("fanotify_mark", err)
+}
+
 // unmark removes all marks, once. What is held already stays held until it is
 // answered or the group is closed.
 func (g *group) unmark() error {
@@ -66,7 +74,7 @@ func (g *group) unmark() error {
 		return nil
 	}
 	var errs []error
-	for _, kind := range []uint{unix.FAN_MARK_MOUNT, unix.FAN_MARK_FILESYSTEM} {
+	for _, kind := range []uint{unix.FAN_MARK_INODE, unix.FAN_MARK_MOUNT, unix.FAN_MARK_FILESYSTEM} {
 		if err := unix.FanotifyMark(g.fd, unix.FAN_MARK_FLUSH|kind, 0, unix.AT_FDCWD, "/"); err != nil {
 			errs = append(errs, fmt.Errorf("fanotify_mark(FLUSH): %w", err))
 		}

@@ -52,13 +52,13 @@ func (w *Watch) hash(e *entry, f *os.File, on mount, out File) {
 }
 
 // note says which file it is, for an outcome that comes from a timer.
-func (w *Watch) note(e *entry, f File) {
+func (w *Watch) note(e *entry, f File, system bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
 	case <-e.done:
 	default:
-		e.File = f
+		e.File, e.system = f, system
 	}
 }
 

@@ -58,16 +58,29 @@ func (w *Watch) hold(e event) {
 	select {
 	case <-ent.done:
 		w.opened(e.pid, &ent.File)
+		w.spare(e, ent)
 		w.answer(e)
 	default:
 		w.tasks.Go(func() {
 			select {
 			case <-ent.done:
 				w.opened(e.pid, &ent.File)
+				w.spare(e, ent)
 			case <-w.closed:
 			}
 			w.answer(e)
 		})
+	}
+}
+
+// spare lets later execves of a system file go on without waiting for us, until
+// somebody writes to it. The sensor's report of the execve says which version
+// ran, by its ctime, and the digest of that is known. Not so of a script, whose
+// execve is reported with its interpreter: by its event only we know of it. A
+// failure costs the next execve its wait.
+func (w *Watch) spare(e event, ent *entry) {
+	if ent.system && ent.State == OK && !ent.Script && !ent.Gone {
+		_ = w.group.ignore(e.fd)
 	}
 }
 
@@ -82,6 +95,7 @@ type entry struct {
 	done  chan struct{}
 	timer *time.Timer
 
+	system         bool // the run cannot write to it; unchanged once done is closed
 	reading, hangs bool // it holds a slot; nobody waits for it any more. Under Watch.mu
 }
 
@@ -119,7 +133,7 @@ func (w *Watch) lookup(fd int, identify func() identity) (*entry, error) {
 	seen := identify()
 	out := seen.file(links)
 	out.Version = k.Version
-	w.note(e, out)
+	w.note(e, out, seen.mount.system)
 	if seen.mount.system && w.cached(e, fd, out) {
 		return e, nil
 	}

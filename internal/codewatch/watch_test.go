@@ -102,6 +102,25 @@ func TestNewContentNewDigest(t *testing.T) {
 	}
 }
 
+// A system file is not waited for again, until somebody writes to it.
+func TestSystemFileIsWaitedForOnce(t *testing.T) {
+	v := watched(t, DefaultLimits, true, nil)
+	name, dir := program(t, "/bin/true"), t.TempDir()
+	for round := range 3 {
+		got := v.run(t, dir, name)
+		if len(got) == 0 || got[0].Path != name || got[0].SHA256 != sumOf(t, name) || got[0].State != OK {
+			t.Errorf("round %d, the first: %s", round, paths(got))
+		}
+		if got := v.run(t, dir, name); len(got) != 0 {
+			t.Errorf("round %d, the second: %s", round, paths(got))
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
+		must(t, err)
+		_, err = f.WriteString("x")
+		must(t, err, f.Close())
+	}
+}
+
 // Digests of system files are taken once a boot; scripts among them are read
 // all the same, since their content is stored.
 func TestCacheAcrossRuns(t *testing.T) {
