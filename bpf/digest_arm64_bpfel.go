@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "521c4ee13faf5407a5cc59895949f73ea115c4d5e6f0bf935da225aceb9295ab"
+const objectsDigest = "33af5ad7258f2deec2994f81c6164c866a9fcf81778b7336d7a140195868d98b"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "5610ebf41599e885e5f9313b450cb07c378a6462e6bb01a02510f682a623220d"
+const objectsDigest = "6b98c8bc752c085a988ff66236486bc22f008cfd41055c72efd5a1c3bc56f56d"

@@ -69,25 +69,26 @@ INLINE bool8 write_file(const struct member *m, const struct seen *now, const st
 	return emit(m, &ev->h, file_size(ev));
 }
 
-#define FOUND(how, source) ((how) | (source) << 8)
-
 /*
- * note_file records that a file was opened or mapped (FOUND), unless the thread
- * did the same before: then it is counted.
+ * note_file records that a file was opened or mapped, unless the thread did the
+ * same before: then it is counted.
  */
-SEPARATE int note_file(u64 run, u64 file, u32 how, s64 ret, s32 nr)
+SEPARATE int note_file(u64 id, struct run *run, struct counters *counts, struct found *how)
 {
-	struct found found = {(void *)file, ret, nr, how & 255, how >> 8};
+	struct member m = {id, run, counts};
 	struct seen now = {}, *slot = NULL;
+	struct found found;
 	u8 number = NO_SLOT;
-	struct member m;
 
-	if ((!file && found.how != HOW_MAP_ANON) || !find(&m, run))
+	if (!run || !counts || !how)
 		return 0;
-	describe(&now.file, found.file, found.how);
-	if ((m.run->flags & RUN_CHANGES) && only_read(&now.file))
+	found = *how;
+	if (!found.file && found.how != HOW_MAP_ANON)
 		return 0;
-	now.path = path_of(found.file);
+	now.path = path_as(found.file, found.how);
+	describe(&now.file, found.file, now.path, found.how);
+	if ((run->flags & RUN_CHANGES) && only_read(&now.file))
+		return 0;
 	now.name = READ(now.path.dentry, d_name.hash_len);
 	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
 	now.source = found.source;
@@ -131,24 +132,26 @@ INLINE u8 how_mapped(u64 prot, const struct mapping *mapping)
  * a call. The file is the mapping's own; when its lock is held by another
  * thread, the one of mmap's descriptor.
  */
-INLINE void on_mmap(u64 run, const u64 *args, s64 ret, s32 nr)
+INLINE void on_mmap(const struct member *m, const u64 *args, s64 ret, s32 nr)
 {
 	struct mapping mapping = {};
-	u32 source = SOURCE_OBJECT;
+	struct found found = {NULL, ret, nr, HOW_MAP_ANON, SOURCE_OBJECT};
 
 	if (!(args[2] & PROT_EXEC) && ((args[3] & MAP_ANONYMOUS) || !(args[2] & PROT_WRITE) || !(args[3] & MAP_SHARED)))
 		return;
 	if (args[3] & MAP_ANONYMOUS) {
-		note_file(run, 0, FOUND(HOW_MAP_ANON, source), ret, nr);
+		note_file(m->id, m->run, m->counts, &found);
 		return;
 	}
 	if (find_vma(current_task_btf(), ret, take_mapping, &mapping, 0)) {
 		mapping.file = open_file(args[4]);
 		mapping.flags = args[3] & MAP_SHARED ? VM_SHARED : 0;
-		source = SOURCE_FD;
+		found.source = SOURCE_FD;
 	}
+	found.file = mapping.file;
+	found.how = args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
 	if ((args[2] & PROT_EXEC) || (mapping.flags & VM_SHARED))
-		note_file(run, (u64)mapping.file, FOUND(args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE, source), ret, nr);
+		note_file(m->id, m->run, m->counts, &found);
 }
 
 /* A range whose protection was changed, and how far it has been gone through. */
@@ -164,11 +167,15 @@ struct range {
 SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
 {
 	struct mapping mapping = {};
+	struct found found = {NULL, 0, nr, 0, SOURCE_OBJECT};
+	struct member m;
 
-	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0))
+	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0) || !find(&m, run))
 		return 0;
+	found.file = mapping.file;
+	found.how = how_mapped(prot, &mapping);
 	if ((prot & PROT_EXEC) || (mapping.flags & VM_SHARED))
-		note_file(run, (u64)mapping.file, FOUND(how_mapped(prot, &mapping), SOURCE_OBJECT), 0, nr);
+		note_file(m.id, m.run, m.counts, &found);
 	return mapping.end - at;
 }
 
@@ -194,17 +201,22 @@ INLINE void on_mprotect(u64 run, const u64 *args, s32 nr)
 /* on_act records a call on files that succeeded. */
 INLINE void on_act(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 act)
 {
+	struct found opened = {NULL, ret, nr, HOW_OPEN, SOURCE_FD};
 	u64 args[6];
 
 	if (act == ACT_CHANGE) {
-		report_call(m->id, ret, nr, EV_CALL);
+		report_call(m->id, m->run, m->counts, ret, EV_CALL);
+		return;
+	}
+	if (act == ACT_OPEN) {
+		opened.file = open_file(ret);
+		opened.source = alone() ? SOURCE_OBJECT : SOURCE_FD;
+		note_file(m->id, m->run, m->counts, &opened);
 		return;
 	}
 	call_args(regs, args);
-	if (act == ACT_OPEN)
-		note_file(m->id, (u64)open_file(ret), FOUND(HOW_OPEN, alone() ? SOURCE_OBJECT : SOURCE_FD), ret, nr);
-	else if (act == ACT_MMAP)
-		on_mmap(m->id, args, ret, nr);
+	if (act == ACT_MMAP)
+		on_mmap(m, args, ret, nr);
 	else if (act == ACT_MPROTECT)
 		on_mprotect(m->id, args, nr);
 	else
@@ -234,16 +246,16 @@ INLINE bool8 is_failure(s64 ret, u8 act)
 	return (act == ACT_OPEN || act == ACT_CHANGE || act == ACT_ADDRESS) && ret > -ERESTARTSYS;
 }
 
-INLINE void on_failure(const struct member *m, s64 ret, s32 nr, const volatile struct call_info *info)
+INLINE void on_failure(const struct member *m, s64 ret, const volatile struct call_info *info)
 {
 	u16 flags = info->flags;
 
 	if (flags & CALL_EXEC)
-		report_call(m->id, ret, nr, EV_EXEC_FAIL);
+		report_call(m->id, m->run, m->counts, ret, EV_EXEC_FAIL);
 	else if (is_denial(ret, flags))
-		report_call(m->id, ret, nr, EV_DENY);
+		report_call(m->id, m->run, m->counts, ret, EV_DENY);
 	else if (is_failure(ret, info->act) && in_command(m->run, current_pid_tgid() >> 32))
-		report_call(m->id, ret, nr, EV_CALL);
+		report_call(m->id, m->run, m->counts, ret, EV_CALL);
 }
 
 /* The last entry of the table is for numbers that it does not have: no act, no argument is known. */
@@ -257,7 +269,7 @@ INLINE void on_known_call(const struct member *m, struct pt_regs *regs, s64 ret,
 	if (ret >= 0)
 		on_success(m, regs, ret, nr, info);
 	else
-		on_failure(m, ret, nr, info);
+		on_failure(m, ret, info);
 	if (m->run->noted)
 		forget_note();
 }

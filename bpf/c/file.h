@@ -100,10 +100,15 @@ INLINE struct path path_of(struct file *file)
 	return path;
 }
 
-/* describe reads what a file is, without its path: of that by which it was opened. */
-INLINE void describe(struct file_info *info, struct file *file, u8 how)
+/* path_as is path_of, which only mappings need: what a descriptor refers to is no file of a layer. */
+INLINE struct path path_as(struct file *file, u8 how)
 {
-	struct path path = path_of(file);
+	return how == HOW_OPEN ? COPY(file, f_path) : path_of(file);
+}
+
+/* describe reads what a file is, without its path: of that by which it was opened. */
+INLINE void describe(struct file_info *info, struct file *file, struct path path, u8 how)
+{
 	struct inode *inode = READ(path.dentry, d_inode);
 	struct super_block *sb = READ(inode, i_sb);
 
@@ -234,7 +239,7 @@ static long tell_descriptor(u32 fd, struct snapshot *ctx)
 	ev = map_lookup(&file_scratch, &lane);
 	if (!ev || !find(&m, ctx->run))
 		return 1;
-	describe(&info, file, HOW_OPEN);
+	describe(&info, file, COPY(file, f_path), HOW_OPEN);
 	fill_current(&ev->h, &m, EV_FD, CLASS_CONTROL);
 	ev->h.ret = fd;
 	fill_file(ev, COPY(file, f_path), &info, lane);

@@ -47,7 +47,7 @@ SEPARATE int tell_received(u64 run, s32 fd, s32 nr)
 	ev = map_lookup(&file_scratch, &lane);
 	if (!file || !ev || !find(&m, run))
 		return 0;
-	describe(&info, file, HOW_OPEN);
+	describe(&info, file, COPY(file, f_path), HOW_OPEN);
 	fill_current(&ev->h, &m, EV_RECEIVE, CLASS_BULK);
 	ev->h.ret = fd;
 	ev->h.nr = nr;

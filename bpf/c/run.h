@@ -204,13 +204,14 @@ INLINE bool8 emit_now(const struct member *m, struct header *h, u32 size)
 {
 	u32 class = at_most(h->class, CLASSES - 1);
 	u64 flags = RING_NO_WAKEUP, unread;
+	u32 slot = m->run->slot; /* on the stack: not every kernel takes a key from elsewhere */
 	void *ring;
 
 	h->cpu = smp_processor_id();
 	h->run = m->id;
 	h->time = ktime_boot_ns();
 	h->seq = __sync_fetch_and_add(&m->counts->seq, 1);
-	ring = map_lookup(&rings, &m->run->slot);
+	ring = map_lookup(&rings, &slot);
 	if (!ring)
 		return count_lost(m, h, size);
 	unread = ringbuf_query(ring, RING_AVAIL_DATA);

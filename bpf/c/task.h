@@ -196,7 +196,7 @@ INLINE void add_image(struct ev_exec *ev, u32 off, struct file *exe, u32 lane)
 	struct file_info info;
 	struct path at = COPY(exe, f_path);
 
-	describe(&info, exe, HOW_MAP_EXEC);
+	describe(&info, exe, path_of(exe), HOW_MAP_EXEC);
 	ev->inode = info.inode;
 	ev->dev = info.dev;
 	ev->mode = info.mode;
