@@ -33,6 +33,7 @@ func actNames(args []string) error {
 	return errors.Join(
 		unix.Rename(at("f"), at("g")), unix.Linkat(dir, "g", dir, "h", 0), unix.Symlink("some text", at("s")),
 		unix.Chmod(at("g"), 0o640), unix.Chown(at("g"), 0, 0), unix.Truncate(at("g"), 3), unix.Mknod(at("p"), unix.S_IFIFO|0o600, 0),
+		unix.Setxattr(at("g"), "user.one", []byte("x"), 0), unix.Removexattr(at("g"), "user.one"),
 		unix.Unlink(at("h")), unix.Rmdir(at("d")), unix.Mkdir(at("d/../e"), 0o700),
 	)
 }

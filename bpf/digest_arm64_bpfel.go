@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "33af5ad7258f2deec2994f81c6164c866a9fcf81778b7336d7a140195868d98b"
+const objectsDigest = "94cb1b4802240421d711cf75d595c4465a7bb431db684dbb62a9b01f3f2e0a50"

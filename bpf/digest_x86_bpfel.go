@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "6b98c8bc752c085a988ff66236486bc22f008cfd41055c72efd5a1c3bc56f56d"
+const objectsDigest = "8e499b3a0c66305db1729ba1e9923012f64ab8b7113b1105bb8da32c76bca8a6"

@@ -258,7 +258,7 @@ const (
 type ObjectInfo struct {
 	Path  Path   // the name that the call is about
 	Path2 Path   // the new name of rename, link and symlink
-	Text  []byte // symlink: the kernel's copy of the target
+	Text  []byte // the kernel's copy of the target of symlink, or of an attribute's name
 	Dev   uint64 // of what Path leads to, if there is something
 	Inode uint64
 	// Refused says that Path is not the name but what Landlock refused: a file,

@@ -16,27 +16,29 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	resolveMapCounts        = "counts"
-	resolveMapLanes         = "lanes"
-	resolveMapNotes         = "notes"
-	resolveMapObjectScratch = "object_scratch"
-	resolveMapRings         = "rings"
-	resolveMapRuns          = "runs"
-	resolveMapWalkScratch   = "walk_scratch"
-	resolveProgPathChmod    = "path_chmod"
-	resolveProgPathChown    = "path_chown"
-	resolveProgPathLink     = "path_link"
-	resolveProgPathMkdir    = "path_mkdir"
-	resolveProgPathMknod    = "path_mknod"
-	resolveProgPathRename   = "path_rename"
-	resolveProgPathRmdir    = "path_rmdir"
-	resolveProgPathSymlink  = "path_symlink"
-	resolveProgPathTruncate = "path_truncate"
-	resolveProgPathUnlink   = "path_unlink"
-	resolveVarCalls         = "calls"
-	resolveVarLevel         = "level"
-	resolveVarParentId      = "parent_id"
-	resolveVarTypedReads    = "typed_reads"
+	resolveMapCounts            = "counts"
+	resolveMapLanes             = "lanes"
+	resolveMapNotes             = "notes"
+	resolveMapObjectScratch     = "object_scratch"
+	resolveMapRings             = "rings"
+	resolveMapRuns              = "runs"
+	resolveMapWalkScratch       = "walk_scratch"
+	resolveProgInodeRemovexattr = "inode_removexattr"
+	resolveProgInodeSetxattr    = "inode_setxattr"
+	resolveProgPathChmod        = "path_chmod"
+	resolveProgPathChown        = "path_chown"
+	resolveProgPathLink         = "path_link"
+	resolveProgPathMkdir        = "path_mkdir"
+	resolveProgPathMknod        = "path_mknod"
+	resolveProgPathRename       = "path_rename"
+	resolveProgPathRmdir        = "path_rmdir"
+	resolveProgPathSymlink      = "path_symlink"
+	resolveProgPathTruncate     = "path_truncate"
+	resolveProgPathUnlink       = "path_unlink"
+	resolveVarCalls             = "calls"
+	resolveVarLevel             = "level"
+	resolveVarParentId          = "parent_id"
+	resolveVarTypedReads        = "typed_reads"
 )
 
 // loadResolve returns the embedded CollectionSpec for resolve.
@@ -81,16 +83,18 @@ type resolveSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type resolveProgramSpecs struct {
-	PathChmod    *ebpf.ProgramSpec `ebpf:"path_chmod"`
-	PathChown    *ebpf.ProgramSpec `ebpf:"path_chown"`
-	PathLink     *ebpf.ProgramSpec `ebpf:"path_link"`
-	PathMkdir    *ebpf.ProgramSpec `ebpf:"path_mkdir"`
-	PathMknod    *ebpf.ProgramSpec `ebpf:"path_mknod"`
-	PathRename   *ebpf.ProgramSpec `ebpf:"path_rename"`
-	PathRmdir    *ebpf.ProgramSpec `ebpf:"path_rmdir"`
-	PathSymlink  *ebpf.ProgramSpec `ebpf:"path_symlink"`
-	PathTruncate *ebpf.ProgramSpec `ebpf:"path_truncate"`
-	PathUnlink   *ebpf.ProgramSpec `ebpf:"path_unlink"`
+	InodeRemovexattr *ebpf.ProgramSpec `ebpf:"inode_removexattr"`
+	InodeSetxattr    *ebpf.ProgramSpec `ebpf:"inode_setxattr"`
+	PathChmod        *ebpf.ProgramSpec `ebpf:"path_chmod"`
+	PathChown        *ebpf.ProgramSpec `ebpf:"path_chown"`
+	PathLink         *ebpf.ProgramSpec `ebpf:"path_link"`
+	PathMkdir        *ebpf.ProgramSpec `ebpf:"path_mkdir"`
+	PathMknod        *ebpf.ProgramSpec `ebpf:"path_mknod"`
+	PathRename       *ebpf.ProgramSpec `ebpf:"path_rename"`
+	PathRmdir        *ebpf.ProgramSpec `ebpf:"path_rmdir"`
+	PathSymlink      *ebpf.ProgramSpec `ebpf:"path_symlink"`
+	PathTruncate     *ebpf.ProgramSpec `ebpf:"path_truncate"`
+	PathUnlink       *ebpf.ProgramSpec `ebpf:"path_unlink"`
 }
 
 // resolveMapSpecs contains maps before they are loaded into the kernel.
@@ -171,20 +175,24 @@ type resolveVariables struct {
 //
 // It can be passed to loadResolveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type resolvePrograms struct {
-	PathChmod    *ebpf.Program `ebpf:"path_chmod"`
-	PathChown    *ebpf.Program `ebpf:"path_chown"`
-	PathLink     *ebpf.Program `ebpf:"path_link"`
-	PathMkdir    *ebpf.Program `ebpf:"path_mkdir"`
-	PathMknod    *ebpf.Program `ebpf:"path_mknod"`
-	PathRename   *ebpf.Program `ebpf:"path_rename"`
-	PathRmdir    *ebpf.Program `ebpf:"path_rmdir"`
-	PathSymlink  *ebpf.Program `ebpf:"path_symlink"`
-	PathTruncate *ebpf.Program `ebpf:"path_truncate"`
-	PathUnlink   *ebpf.Program `ebpf:"path_unlink"`
+	InodeRemovexattr *ebpf.Program `ebpf:"inode_removexattr"`
+	InodeSetxattr    *ebpf.Program `ebpf:"inode_setxattr"`
+	PathChmod        *ebpf.Program `ebpf:"path_chmod"`
+	PathChown        *ebpf.Program `ebpf:"path_chown"`
+	PathLink         *ebpf.Program `ebpf:"path_link"`
+	PathMkdir        *ebpf.Program `ebpf:"path_mkdir"`
+	PathMknod        *ebpf.Program `ebpf:"path_mknod"`
+	PathRename       *ebpf.Program `ebpf:"path_rename"`
+	PathRmdir        *ebpf.Program `ebpf:"path_rmdir"`
+	PathSymlink      *ebpf.Program `ebpf:"path_symlink"`
+	PathTruncate     *ebpf.Program `ebpf:"path_truncate"`
+	PathUnlink       *ebpf.Program `ebpf:"path_unlink"`
 }
 
 func (p *resolvePrograms) Close() error {
 	return _ResolveClose(
+		p.InodeRemovexattr,
+		p.InodeSetxattr,
 		p.PathChmod,
 		p.PathChown,
 		p.PathLink,

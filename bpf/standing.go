@@ -31,12 +31,12 @@ var standing = [...]standingPart{
 
 var standingNames = [...]string{
 	"path_unlink", "path_rmdir", "path_mkdir", "path_mknod", "path_truncate",
-	"path_chmod", "path_chown", "path_symlink", "path_link", "path_rename",
+	"path_chmod", "path_chown", "path_symlink", "path_link", "path_rename", "inode_setxattr", "inode_removexattr",
 	"deny_access_fs", "deny_access_net", "deny_ptrace", "deny_scope_signal", "deny_scope_abstract",
 }
 
 // refuseFrom is the index of the first of standingNames that is of Landlock's.
-const refuseFrom = 10
+const refuseFrom = 12
 
 // standingFrom is the index of the first of standingNames in meta.
 const standingFrom = len(cgroupNames) + len(tracingNames)

@@ -65,7 +65,7 @@ func TestNamesOfTheKernel(t *testing.T) {
 			if p.resolves {
 				want = []string{
 					"0 real", "0  link real", "0 real/d", "0 real/f real/g", "0 real/g real/h", "0  real/s some text", "0 real/g", "0 real/g", "0 real/g",
-					"0 real/p", "0 real/h", "0 real/d", "0 real/e",
+					"0 real/p", "0   user.one", "0   user.one", "0 real/h", "0 real/d", "0 real/e",
 				}
 			}
 			if c.tier1 && p.Tier() != "tracepoints" && p.resolves {

@@ -19,7 +19,7 @@ type objects map[uint32]*object
 type object struct {
 	time     uint64
 	path, to bpf.Path
-	target   []byte // symlink
+	target   []byte // symlink; of an attribute, its name
 	dev, ino uint64
 	refused  bool // path is what Landlock refused
 }
@@ -63,6 +63,14 @@ func (r *recorder) resolve(b *bpf.Event) {
 	switch {
 	case x.refused && landlock.OfDirectory(b.Call.Refused.Access):
 		r.inRefused(x)
+		return
+	case e.Kind == trace.KindSetxattr: // no path is told
+		if len(x.target) > 0 {
+			e.Name = x.target
+		}
+		if x.ino != 0 {
+			e.DevMajor, e.DevMinor, e.Ino = unix.Major(x.dev), unix.Minor(x.dev), x.ino
+		}
 		return
 	case len(x.target) > 0: // symlink: what it leads to is text, and stays what was given
 		e.Path, e.PathGiven, e.PathLen = x.target, nil, 0

@@ -53,6 +53,14 @@ func TestRecordNamesOfTheKernel(t *testing.T) {
 	}
 }
 
+// Of an attribute the kernel tells the name and whose it is, and no path.
+func TestRecordAttribute(t *testing.T) {
+	list, _ := record(t, recordPlan(), about(changed(unix.SYS_SETXATTR, 0, "/srv/ws/x", "user.raced"), bpf.ObjectInfo{Text: []byte("user.a"), Dev: unix.Mkdev(8, 1), Inode: 7})...)
+	if e := only(t, list); string(e.Name) != "user.a" || string(e.Path) != "/srv/ws/x" || e.PathSource != trace.PathUser || e.Ino != 7 || e.DevMajor != 8 {
+		t.Errorf("%q of %q (%s), inode %d", e.Name, e.Path, e.PathSource, e.Ino)
+	}
+}
+
 // What Landlock says itself is certain, by whatever errno the call ended, and
 // tells the run's own domain from one that the command has made.
 func TestRecordRefusalsOfLandlock(t *testing.T) {

@@ -250,7 +250,7 @@ struct ev_object {
 	u8 state, state2; /* enum path_state */
 	u8 refused;       /* it is what Landlock refused: a file, or the directory of a name */
 	u8 pad[3];
-	char data[2 * WALK_MAX + PATH_CAP + 7]; /* in this order */
+	char data[2 * WALK_MAX + PATH_CAP + 7]; /* in this order; text: the target of a symbolic link, the name of an attribute */
 };
 
 enum path_state {

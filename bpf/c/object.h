@@ -59,7 +59,7 @@ INLINE void fill_object(struct ev_object *ev, const struct object *what, u32 lan
 	ev->len = ev->len2 = ev->text_len = 0;
 	ev->state = ev->state2 = 0;
 	ev->refused = what->refused;
-	if (what->at.dentry)
+	if (what->at.mnt)
 		ev->len = append_walk(ev->data, what->at, lane, &ev->full, &ev->state);
 	off = FORGET(ev->len);
 	if (what->to.dentry)

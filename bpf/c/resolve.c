@@ -33,6 +33,24 @@ SEPARATE int resolved(u64 mnt, u64 dentry, u64 mnt2, u64 dentry2, u64 text)
 	return 0;
 }
 
+/*
+ * attribute is for extended attributes: the hook is told the inode's entry and the
+ * kernel's copy of the name, but not by which mount, so there is no path. Some
+ * file systems set attributes of files below their own (overlayfs); the first is
+ * the call's.
+ */
+INLINE int attribute(u64 dentry, u64 name)
+{
+	struct note *note;
+
+	if (outside())
+		return 0;
+	note = task_storage(&notes, current_task_btf(), NULL, 0);
+	if (note && note->object)
+		return 0;
+	return resolved(0, number(dentry), 0, 0, number(name));
+}
+
 /* mount_of reads the mount of a struct path: where only a directory has one, its names' too. */
 INLINE u64 mount_of(u64 path)
 {
@@ -125,4 +143,16 @@ int path_rename(u64 *ctx)
 	if (outside())
 		return 0;
 	return resolved(mount_of(ctx[0]), number(ctx[1]), mount_of(ctx[2]), number(ctx[3]), 0);
+}
+
+SEC("fentry/security_inode_setxattr")
+int inode_setxattr(u64 *ctx)
+{
+	return attribute(ctx[1], ctx[2]);
+}
+
+SEC("fentry/security_inode_removexattr")
+int inode_removexattr(u64 *ctx)
+{
+	return attribute(ctx[1], ctx[2]);
 }
