@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "94cb1b4802240421d711cf75d595c4465a7bb431db684dbb62a9b01f3f2e0a50"
+const objectsDigest = "7fb3e0a31946d747584d5e9dfc6d3d337e0cabd305cd79ebd88990d95365ef2d"

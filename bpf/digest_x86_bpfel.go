@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "8e499b3a0c66305db1729ba1e9923012f64ab8b7113b1105bb8da32c76bca8a6"
+const objectsDigest = "a6acd5e78b751c9ad1f6387be0e0460cfd8d682826e0937d87ab2641437508d9"

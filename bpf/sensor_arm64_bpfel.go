@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	sensorMapActScratch    = "act_scratch"
 	sensorMapAllow         = "allow"
 	sensorMapArgsScratch   = "args_scratch"
 	sensorMapCallScratch   = "call_scratch"
@@ -100,6 +101,7 @@ type sensorProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sensorMapSpecs struct {
+	ActScratch    *ebpf.MapSpec `ebpf:"act_scratch"`
 	Allow         *ebpf.MapSpec `ebpf:"allow"`
 	ArgsScratch   *ebpf.MapSpec `ebpf:"args_scratch"`
 	CallScratch   *ebpf.MapSpec `ebpf:"call_scratch"`
@@ -146,6 +148,7 @@ func (o *sensorObjects) Close() error {
 //
 // It can be passed to loadSensorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sensorMaps struct {
+	ActScratch    *ebpf.Map `ebpf:"act_scratch"`
 	Allow         *ebpf.Map `ebpf:"allow"`
 	ArgsScratch   *ebpf.Map `ebpf:"args_scratch"`
 	CallScratch   *ebpf.Map `ebpf:"call_scratch"`
@@ -163,6 +166,7 @@ type sensorMaps struct {
 
 func (m *sensorMaps) Close() error {
 	return _SensorClose(
+		m.ActScratch,
 		m.Allow,
 		m.ArgsScratch,
 		m.CallScratch,

@@ -46,6 +46,34 @@ struct found {
 	u8 how, source;
 };
 
+/* Off the stack, of which the deepest chain of sys_exit has 512 bytes in all before Linux 6.13: stack_test.go counts them. */
+struct acting {
+	struct found found; /* for note_file, which is called next */
+	struct seen now;
+};
+
+struct {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct acting);
+} act_scratch SEC(".maps");
+
+/* found_file hands a file to note_file. */
+INLINE void found_file(struct file *file, s64 ret, s32 nr, u8 how, u8 source)
+{
+	u32 zero = 0;
+	struct acting *act = map_lookup(&act_scratch, &zero);
+
+	if (!act)
+		return;
+	act->found.file = file;
+	act->found.ret = ret;
+	act->found.nr = nr;
+	act->found.how = how;
+	act->found.source = source;
+}
+
 /* write_file writes the record of a file that was opened or mapped; false if it is lost. */
 INLINE bool8 write_file(const struct member *m, const struct seen *now, const struct found *found, u8 number)
 {
@@ -73,29 +101,31 @@ INLINE bool8 write_file(const struct member *m, const struct seen *now, const st
  * note_file records that a file was opened or mapped, unless the thread did the
  * same before: then it is counted.
  */
-SEPARATE int note_file(u64 id, struct run *run, struct counters *counts, struct found *how)
+SEPARATE int note_file(u64 id, struct run *run, struct counters *counts)
 {
 	struct member m = {id, run, counts};
-	struct seen now = {}, *slot = NULL;
-	struct found found;
+	struct seen *slot = NULL, *now;
+	struct found *found;
 	u8 number = NO_SLOT;
+	u32 zero = 0;
+	struct acting *act = map_lookup(&act_scratch, &zero);
 
-	if (!run || !counts || !how)
+	if (!run || !counts || !act || (!act->found.file && act->found.how != HOW_MAP_ANON))
 		return 0;
-	found = *how;
-	if (!found.file && found.how != HOW_MAP_ANON)
+	found = &act->found;
+	now = &act->now;
+	now->path = path_as(found->file, found->how);
+	describe(&now->file, found->file, now->path, found->how);
+	if ((run->flags & RUN_CHANGES) && only_read(&now->file))
 		return 0;
-	now.path = path_as(found.file, found.how);
-	describe(&now.file, found.file, now.path, found.how);
-	if ((run->flags & RUN_CHANGES) && only_read(&now.file))
+	now->name = READ(now->path.dentry, d_name.hash_len);
+	now->file.state = gone(now->path.dentry) ? PATH_DELETED : 0;
+	now->source = found->source;
+	now->count = 0;
+	if (!(now->file.fmode & FMODE_CREATED) && seen_before(&m, now, &slot, &number))
 		return 0;
-	now.name = READ(now.path.dentry, d_name.hash_len);
-	now.file.state = gone(now.path.dentry) ? PATH_DELETED : 0;
-	now.source = found.source;
-	if (!(now.file.fmode & FMODE_CREATED) && seen_before(&m, &now, &slot, &number))
-		return 0;
-	if (write_file(&m, &now, &found, number) && slot) {
-		*slot = now;
+	if (write_file(&m, now, found, number) && slot) {
+		*slot = *now;
 		slot->taken = 1;
 	}
 	return 0;
@@ -135,23 +165,23 @@ INLINE u8 how_mapped(u64 prot, const struct mapping *mapping)
 INLINE void on_mmap(const struct member *m, const u64 *args, s64 ret, s32 nr)
 {
 	struct mapping mapping = {};
-	struct found found = {NULL, ret, nr, HOW_MAP_ANON, SOURCE_OBJECT};
+	u8 source = SOURCE_OBJECT;
 
 	if (!(args[2] & PROT_EXEC) && ((args[3] & MAP_ANONYMOUS) || !(args[2] & PROT_WRITE) || !(args[3] & MAP_SHARED)))
 		return;
 	if (args[3] & MAP_ANONYMOUS) {
-		note_file(m->id, m->run, m->counts, &found);
+		found_file(NULL, ret, nr, HOW_MAP_ANON, source);
+		note_file(m->id, m->run, m->counts);
 		return;
 	}
 	if (find_vma(current_task_btf(), ret, take_mapping, &mapping, 0)) {
 		mapping.file = open_file(args[4]);
 		mapping.flags = args[3] & MAP_SHARED ? VM_SHARED : 0;
-		found.source = SOURCE_FD;
+		source = SOURCE_FD;
 	}
-	found.file = mapping.file;
-	found.how = args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE;
+	found_file(mapping.file, ret, nr, args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE, source);
 	if ((args[2] & PROT_EXEC) || (mapping.flags & VM_SHARED))
-		note_file(m->id, m->run, m->counts, &found);
+		note_file(m->id, m->run, m->counts);
 }
 
 /* A range whose protection was changed, and how far it has been gone through. */
@@ -167,15 +197,13 @@ struct range {
 SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
 {
 	struct mapping mapping = {};
-	struct found found = {NULL, 0, nr, 0, SOURCE_OBJECT};
 	struct member m;
 
 	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0) || !find(&m, run))
 		return 0;
-	found.file = mapping.file;
-	found.how = how_mapped(prot, &mapping);
+	found_file(mapping.file, 0, nr, how_mapped(prot, &mapping), SOURCE_OBJECT);
 	if ((prot & PROT_EXEC) || (mapping.flags & VM_SHARED))
-		note_file(m.id, m.run, m.counts, &found);
+		note_file(m.id, m.run, m.counts);
 	return mapping.end - at;
 }
 
@@ -201,7 +229,6 @@ INLINE void on_mprotect(u64 run, const u64 *args, s32 nr)
 /* on_act records a call on files that succeeded. */
 INLINE void on_act(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr, u8 act)
 {
-	struct found opened = {NULL, ret, nr, HOW_OPEN, SOURCE_FD};
 	u64 args[6];
 
 	if (act == ACT_CHANGE) {
@@ -209,9 +236,8 @@ INLINE void on_act(const struct member *m, struct pt_regs *regs, s64 ret, s32 nr
 		return;
 	}
 	if (act == ACT_OPEN) {
-		opened.file = open_file(ret);
-		opened.source = alone() ? SOURCE_OBJECT : SOURCE_FD;
-		note_file(m->id, m->run, m->counts, &opened);
+		found_file(open_file(ret), ret, nr, HOW_OPEN, alone() ? SOURCE_OBJECT : SOURCE_FD);
+		note_file(m->id, m->run, m->counts);
 		return;
 	}
 	call_args(regs, args);

@@ -47,27 +47,11 @@ struct walk {
 	u32 lane;
 };
 
-/*
- * read_name copies the name of a dentry with its zero byte and returns the length
- * of both. Its length is known, and to copy so many bytes is quicker than to look
- * for the end; a name that was changed meanwhile is read to its end.
- */
-INLINE long read_name(char *to, struct dentry *dentry)
-{
-	const unsigned char *name = READ(dentry, d_name.name);
-	u64 was = READ(dentry, d_name.hash_len);
-	u32 n = at_most((was >> 32) + 1, NAME_CAP);
-
-	if (read_kernel(to, n, name) || READ(dentry, d_name.hash_len) != was || READ(dentry, d_name.name) != name)
-		return read_kernel_str(to, NAME_CAP, READ(dentry, d_name.name));
-	return n;
-}
-
 /* add_name appends the name of a dentry, or counts it where there is no room; false if it cannot be read. */
 INLINE bool8 add_name(struct walked *out, struct dentry *dentry)
 {
 	u32 off = out->full > out->len ? WALK_MAX : out->len;
-	long n = read_name(out->data + at_most(off, WALK_MAX), dentry);
+	long n = read_kernel_str(out->data + at_most(off, WALK_MAX), NAME_CAP, READ(dentry, d_name.name));
 
 	if (n <= 0)
 		return 0;
