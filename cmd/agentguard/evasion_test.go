@@ -217,7 +217,8 @@ Where the kernel skips a program all the same (28, by nesting), it is counted (r
 
 Weak points, in words: where fentry programs do not load (the start record's tier), names of unlink, rename and the like are the
 caller's own text (path_source: user), and a thread that rewrites its memory at the right moment is believed. The same is true of an
-open by one of several threads that loses its descriptor to dup2 before it returns (fd-exit), and of descriptors that come with a message.
+open by one of several threads that loses its descriptor to dup2 before it returns (fd-exit; what would tell, a program in every open of
+the host, is not worth its price: decision 0021), of descriptors that come with a message, and of the names of ACLs.
 `)
 	return b.String()
 }
