@@ -129,19 +129,32 @@ func likeLower(upper *os.File, e *Entry, id Identity) error {
 // as a copy-up does.
 func copyXattrs(from *os.File, to int) error {
 	link := "/proc/self/fd/" + strconv.Itoa(int(from.Fd()))
-	buf := make([]byte, 64<<10)
-	n, err := unix.Listxattr(link, buf)
-	if err == unix.EOPNOTSUPP || err == nil && n == 0 {
+	n, err := unix.Listxattr(link, nil)
+	if err == unix.EOPNOTSUPP || err == nil && n == 0 { // as of most directories
 		return nil
 	}
 	if err != nil {
 		return os.NewSyscallError("listxattr", err)
 	}
-	for _, name := range strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
+	return copyEach(link, to)
+}
+
+// maxXattr bounds a list of attributes and a value (XATTR_LIST_MAX, XATTR_SIZE_MAX
+// of linux/limits.h).
+const maxXattr = 64 << 10
+
+// copyEach is apart from copyXattrs because its buffers lie on the stack, which
+// would be moved for them although there is nothing to copy.
+func copyEach(link string, to int) error {
+	buf, value := make([]byte, maxXattr), make([]byte, maxXattr)
+	n, err := unix.Listxattr(link, buf)
+	if err != nil {
+		return os.NewSyscallError("listxattr", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
 		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_") {
 			continue
 		}
-		value := make([]byte, 64<<10)
 		n, err := unix.Getxattr(link, name, value)
 		if err == nil {
 			err = unix.Fsetxattr(to, name, value[:n], 0)
