@@ -3,11 +3,12 @@
 //
 // The programs are loaded once per boot and pinned on a bpffs of the tool's own.
 // The cgroup programs stay attached to the parent cgroup of all runs, so that
-// they still bite when the supervisor is dead; the sensor's tracepoints are
-// attached only while a run lives, because every process of the host pays for
-// them. The standing programs, where the kernel takes them, are attached as long
-// as the set is pinned: who changes no names and is not refused by Landlock pays
-// nothing for those (docs/decisions/0021). A run is one map entry, keyed by the id of its leaf cgroup.
+// they still bite when the supervisor is dead. The sensor's tracepoint at the end
+// of system calls is attached only while a run lives, because every process of
+// the host pays for it; those for processes (docs/decisions/0005) and, where the
+// kernel takes them, the standing programs (0021) are attached as long as the set
+// is pinned: who makes no process, changes no names and is not refused by Landlock
+// pays nothing for them. A run is one map entry, keyed by the id of its leaf cgroup.
 //
 // Everything in a record comes from kernel objects unless its field says that
 // it was read from user memory.

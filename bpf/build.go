@@ -134,7 +134,8 @@ func load(spec func() (*ebpf.CollectionSpec, error), cfg Config, parent uint64, 
 	return ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: shared})
 }
 
-// pinAll attaches the cgroup programs, pins everything but the standing programs, and fills meta.
+// pinAll attaches the cgroup programs and those of processes, pins everything but
+// the standing programs, and fills meta.
 func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*ebpf.Program, meta *[metaEntries]metaEntry) error {
 	for i, name := range cgroupNames {
 		meta[i].Parent = parent
@@ -159,8 +160,23 @@ func pinAll(dir string, cfg Config, parent uint64, cgroup, tracing map[string]*e
 		if err := tracing[name].Pin(filepath.Join(dir, "p_"+name)); err != nil {
 			return err
 		}
+		if i == perCall {
+			continue
+		}
+		if err := attachPinned(filepath.Join(dir, "l_"+name), ebpf.AttachTraceRawTp, tracing[name]); err != nil {
+			return fmt.Errorf("attach %s: %w", name, err)
+		}
 	}
-	return pinLinks(filepath.Join(dir, "links"))
+	return pinLink(filepath.Join(dir, "links"))
+}
+
+// attachPinned attaches a tracing program for as long as the pin is there.
+func attachPinned(pin string, attach ebpf.AttachType, prog *ebpf.Program) error {
+	l, err := link.AttachTracing(link.TracingOptions{Program: prog, AttachType: attach})
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Pin(pin), l.Close())
 }
 
 // attachTypes are the hooks of cgroupNames.
@@ -189,10 +205,9 @@ func note(entry *metaEntry, prog *ebpf.Program) error {
 	return nil
 }
 
-func pinLinks(path string) error {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "links", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(tracingNames)),
-	})
+// pinLink pins the map where live runs find the link of sys_exit.
+func pinLink(path string) error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "links", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err != nil {
 		return err
 	}

@@ -52,8 +52,8 @@ type Run struct {
 	reader       *ringbuf.Reader
 	wait         *ringWait
 	readTime     atomic.Int64 // ns of CPU time that Read took
-	leaving      sync.Mutex   // guards links: Detach and Close may meet
-	links        []link.Link  // of the tracing programs, shared with the other live runs
+	leaving      sync.Mutex   // guards link: Detach and Close may meet
+	link         link.Link    // of sys_exit, shared with the other live runs
 	record       ringbuf.Record
 	event, lost  Event
 	gaps         gapTracker
@@ -294,7 +294,7 @@ func (r *Run) Stop() error {
 }
 
 // Close ends the run: its cgroup is denied the network from now on. The last
-// live run detaches the sensor.
+// live run detaches sys_exit.
 func (r *Run) Close() error {
 	if r.closed.Swap(true) || r.slot == nil {
 		return nil

@@ -220,7 +220,7 @@ func TestSlotsAreReused(t *testing.T) {
 	}
 }
 
-// checkIdle says that no run is left: no entry, no tracepoint.
+// checkIdle says that no run is left: no entry, nothing that is called on every system call.
 func checkIdle(t *testing.T, p *Programs) {
 	t.Helper()
 	var id uint64
@@ -228,16 +228,13 @@ func checkIdle(t *testing.T, p *Programs) {
 	for it := p.runs.Iterate(); it.Next(&id, &value); {
 		t.Errorf("entry of cgroup %d is left", id)
 	}
-	for i := range p.tracing {
-		name := tracingNames[i]
-		l, err := p.joinLink(i)
-		if err != nil {
-			t.Error(err)
-		}
-		if l != nil {
-			t.Errorf("%s is attached", name)
-			l.Close()
-		}
+	l, err := p.joinLink()
+	if err != nil {
+		t.Error(err)
+	}
+	if l != nil {
+		t.Errorf("%s is attached", tracingNames[perCall])
+		l.Close()
 	}
 }
 
@@ -259,7 +256,7 @@ func TestStartRefusesBadConfig(t *testing.T) {
 }
 
 // A killed supervisor's run stays bound and observed by nobody; when it is
-// empty the next Start or Sweep forgets it. The tracepoints go with the supervisor.
+// empty the next Start or Sweep forgets it. sys_exit goes with the supervisor.
 func TestSweepAfterKill(t *testing.T) {
 	h := newHost(t)
 	p := h.open()
@@ -342,7 +339,8 @@ func attached(t *testing.T, cfg Config) bool {
 	t.Helper()
 	links, err := filepath.Glob(filepath.Join(cfg.PinDir, setPrefix+"*", "l_*"))
 	links = slices.DeleteFunc(links, func(l string) bool { // those are no cgroup's
-		return slices.Contains(standingNames[:], strings.TrimPrefix(filepath.Base(l), "l_"))
+		name := strings.TrimPrefix(filepath.Base(l), "l_")
+		return slices.Contains(standingNames[:], name) || slices.Contains(tracingNames[:], name)
 	})
 	if err != nil || len(links) < optionalFrom {
 		return false

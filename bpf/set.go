@@ -19,9 +19,9 @@ import (
 //	runs, rings, counts  the shared maps
 //	allow                what runs may reach, see Rule
 //	meta                 what was attached: see metaEntry
-//	l_NAME               the link of a cgroup program to the parent cgroup, or of a standing program
+//	l_NAME               the link of a cgroup program to the parent cgroup, of a process program, or of a standing program
 //	p_NAME               a tracing program
-//	links                the ids of the tracing programs' links, while they are attached
+//	links                the id of the link of sys_exit, while it is attached
 //
 // It is built under another name and renamed, so that it is there whole or not
 // at all.
@@ -36,16 +36,25 @@ var cgroupNames = [...]string{
 // optionalFrom is the index of the first of cgroupNames that a kernel may lack.
 const optionalFrom = 9
 
-// tracingNames are the sensor's programs in the order they are attached. The
-// last three are second copies of the first three, for kernels that preempt
-// tracepoints (c/task.h).
+// tracingNames are the sensor's programs. Those of processes stay attached as long
+// as the set is pinned: to attach or detach one stops all CPUs six times, and a
+// process that is born, executes or ends somewhere on the host pays 0.1 us for it.
+// sys_exit, for which everybody would pay at every system call, is attached while
+// a run lives. The last three are second copies of the first three, for kernels
+// that preempt tracepoints (c/task.h).
 var tracingNames = [...]string{
 	"process_exit", "process_fork", "process_exec", "sys_exit",
 	"process_exit2", "process_fork2", "process_exec2",
 }
 
-// copiesFrom is the index of the first copy in tracingNames.
-const copiesFrom = 4
+const (
+	perCall    = 3 // index of sys_exit in tracingNames
+	copiesFrom = 4 // of the first copy
+)
+
+// layout is part of what tells builds apart: it changes with what is pinned or
+// attached in a set beyond the objects.
+const layout = 2
 
 const metaEntries = standingFrom + len(standingNames)
 
@@ -116,6 +125,12 @@ func (p *Programs) openSet(parent uint64) (err error) {
 		p.tracing = append(p.tracing, prog)
 		if err := verifyProgram(prog.FD(), want); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
+		}
+		if i == perCall {
+			continue
+		}
+		if err := verifyStanding(p.pin("l_"+name), want); err != nil {
+			return err
 		}
 	}
 	return p.openStanding(&meta)
@@ -308,10 +323,11 @@ func removePins(dir string) error {
 // of different builds need different parents.
 func Build() string { return fmt.Sprintf("%x", objects())[:8] }
 
-// objects tells builds apart by their objects and call table.
+// objects tells builds apart by their objects, layout and call table.
 var objects = sync.OnceValue(func() [sha256.Size]byte {
 	table := callTable()
-	text := append(make([]byte, 0, len(objectsDigest)+10*len(table)), objectsDigest...)
+	text := append(make([]byte, 0, 1+len(objectsDigest)+10*len(table)), layout)
+	text = append(text, objectsDigest...)
 	for i := range table {
 		call := &table[i]
 		text = append(text, call.Path, call.Path2, call.Dir, call.Dir2, call.Addr, call.File, call.Extent, call.Act)

@@ -45,6 +45,10 @@ func TestDamagedSetIsReplaced(t *testing.T) {
 			}
 			return os.Remove(p.pin("l_path_rename"))
 		},
+		"process link gone": func(p *Programs) error { return os.Remove(p.pin("l_process_fork")) },
+		"process links swapped": func(p *Programs) error {
+			return unix.Renameat2(unix.AT_FDCWD, p.pin("l_process_fork"), unix.AT_FDCWD, p.pin("l_process_exec"), unix.RENAME_EXCHANGE)
+		},
 		"map gone":     func(p *Programs) error { return os.Remove(p.pin("runs")) },
 		"program gone": func(p *Programs) error { return os.Remove(p.pin("p_sys_exit")) },
 		"other program": func(p *Programs) error {

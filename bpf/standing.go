@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 )
 
 // Standing programs look inside system calls and add to what the sensor tells
@@ -73,11 +72,7 @@ func (part *standingPart) pin(dir string, c *ebpf.Collection, entries []metaEntr
 		if err := note(&entries[i], c.Programs[name]); err != nil {
 			return err
 		}
-		l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[name], AttachType: part.attach})
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(l.Pin(filepath.Join(dir, "l_"+name)), l.Close()); err != nil {
+		if err := attachPinned(filepath.Join(dir, "l_"+name), part.attach, c.Programs[name]); err != nil {
 			return err
 		}
 	}

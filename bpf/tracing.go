@@ -11,37 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachTracing joins the sensor's links, or makes them where no live run has
-// them. Each run holds descriptors of the same links, so that the last one to
-// close (or to die) detaches at once; they are not pinned, since the removal of
-// a pin detaches some time later, when the next run may have attached again and
-// would be told everything twice. The lock is held.
+// attachTracing joins the link of sys_exit, or makes it where no live run has it.
+// Each run holds a descriptor of the same link, so that the last one to close (or
+// to die) detaches at once; it is not pinned, since the removal of a pin detaches
+// some time later, when the next run may have attached again and would be told
+// everything twice. The lock is held.
 func (p *Programs) attachTracing(r *Run) error {
-	hurried := false
-	for i := range p.tracing {
-		l, err := p.joinLink(i)
-		if err != nil {
-			return err
-		}
-		if l == nil && !hurried {
-			p.hurryRCU()
-			hurried = true
-		}
-		if l == nil {
-			l, err = p.makeLink(i)
-		}
-		if err != nil {
-			return fmt.Errorf("attach %s: %w", tracingNames[i], err)
-		}
-		r.links = append(r.links, l)
+	l, err := p.joinLink()
+	if l == nil && err == nil {
+		p.hurryRCU()
+		l, err = p.makeLink()
 	}
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", tracingNames[perCall], err)
+	}
+	r.link = l
 	return nil
 }
 
-// joinLink opens the link of a tracing program that a live run holds; nil where there is none.
-func (p *Programs) joinLink(i int) (link.Link, error) {
+// joinLink opens the link of sys_exit that a live run holds; nil where there is none.
+func (p *Programs) joinLink() (link.Link, error) {
 	var id uint32
-	if err := p.links.Lookup(uint32(i), &id); err != nil || id == 0 {
+	if err := p.links.Lookup(uint32(0), &id); err != nil || id == 0 {
 		return nil, err
 	}
 	l, err := link.NewFromID(link.ID(id))
@@ -55,7 +46,7 @@ func (p *Programs) joinLink(i int) (link.Link, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	prog, err := infoOf(p.tracing[i].FD())
+	prog, err := infoOf(p.tracing[perCall].FD())
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -65,11 +56,11 @@ func (p *Programs) joinLink(i int) (link.Link, error) {
 	return l, nil
 }
 
-func (p *Programs) makeLink(i int) (link.Link, error) {
+func (p *Programs) makeLink() (link.Link, error) {
 	var l link.Link
 	var err error
 	for range 100 {
-		l, err = attach(p.tracing[i])
+		l, err = attach(p.tracing[perCall])
 		// Before Linux 6.10: a killed supervisor's link is on its way out.
 		if !errors.Is(err, unix.EEXIST) {
 			break
@@ -81,7 +72,7 @@ func (p *Programs) makeLink(i int) (link.Link, error) {
 	}
 	info, err := l.Info()
 	if err == nil {
-		err = p.links.Put(uint32(i), uint32(info.ID))
+		err = p.links.Put(uint32(0), uint32(info.ID))
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -96,7 +87,7 @@ func attach(prog *ebpf.Program) (link.Link, error) {
 	return link.AttachTracing(link.TracingOptions{Program: prog, AttachType: ebpf.AttachTraceRawTp})
 }
 
-// Detach gives up the run's part in the sensor before Close does, which takes the
+// Detach gives up the run's part in sys_exit before Close does, which takes the
 // kernel a while. Nothing more is seen: the cgroup must be empty. What has been seen
 // can still be read.
 func (r *Run) Detach() error {
@@ -108,26 +99,23 @@ func (r *Run) Detach() error {
 	return r.leaveTracing()
 }
 
-// leaveTracing closes the run's links, which detaches the sensor if no other
-// run holds them. The lock is held. Twice is once.
+// leaveTracing closes the run's link, which detaches sys_exit if no other run
+// holds it. The lock is held. Twice is once.
 func (r *Run) leaveTracing() error {
 	r.leaving.Lock()
 	defer r.leaving.Unlock()
-	if len(r.links) == 0 {
+	if r.link == nil {
 		return nil
 	}
-	var errs []error
-	for _, l := range r.links {
-		errs = append(errs, l.Close())
-	}
-	r.links = nil
+	left := r.link.Close()
+	r.link = nil
 	now := time.Now()
 	path := r.programs.detachedPath()
 	err := os.Chtimes(path, now, now)
 	if errors.Is(err, os.ErrNotExist) {
 		err = os.WriteFile(path, nil, 0o600)
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(left, err)
 }
 
 // hurryRCU ends the RCU grace period that a tracepoint waits for when it is
