@@ -74,7 +74,7 @@ func summarise(res *runs.Result, p *policy.Policy) {
 		tell("the command could use %s (network.unix)", s)
 	}
 	if res.Record.Verdict != string(trace.Complete) {
-		tell("the record is %s: %d events lost; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, res.ID)
+		tell("the record is %s: %d events lost%s; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, slower(res, p), res.ID)
 	}
 	for _, p := range res.Planted {
 		tell("%s, and other programs act on it (filesystem.protect); look at it", p)
@@ -93,6 +93,14 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	if res.Denials.Count > 0 || isTerminal(os.Stderr) {
 		tellEnd(res)
 	}
+}
+
+// slower is the flag for a record that lacks nothing, if that was not given.
+func slower(res *runs.Result, p *policy.Policy) string {
+	if res.Record.Lost == 0 || p.OnLoss.Value != "record" {
+		return ""
+	}
+	return " (--on-loss throttle waits instead)"
 }
 
 func forks(n int64) string {

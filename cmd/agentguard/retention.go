@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/supervisor"
-	"github.com/agentguard/agentguard/trace"
 )
 
 // withState opens the state directory for one command.
@@ -73,7 +72,7 @@ func eachGiven(s *runs.State, names []string, do func(id string) error) error {
 	for _, name := range names {
 		id, err := s.Find(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + s.Path(), Remedy: "agentguard runs ls shows those there are"}
+			err = noRun(name, s.Path())
 		}
 		if err == nil {
 			err = do(id)

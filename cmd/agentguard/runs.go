@@ -49,7 +49,7 @@ func openRun(dir, name string) (*runs.RunDir, error) {
 func findRun(s *runs.State, name string) (*runs.RunDir, error) {
 	id, err := s.Find(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + s.Path(), Remedy: "agentguard runs ls shows those there are"}
+		return nil, noRun(name, s.Path())
 	}
 	if err != nil {
 		return nil, err
@@ -150,4 +150,12 @@ func copyFile(d *runs.RunDir, name string) error {
 	defer f.Close()
 	_, err = f.WriteTo(os.Stdout)
 	return err
+}
+
+// noRun says that no run is called so.
+func noRun(name, state string) error {
+	if name == "last" {
+		return &supervisor.Refusal{What: "there is no run in " + state + " yet", Remedy: "agentguard exec -- COMMAND makes one"}
+	}
+	return &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + state, Remedy: "agentguard runs ls shows those there are"}
 }

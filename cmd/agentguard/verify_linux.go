@@ -170,7 +170,7 @@ func openSealed(state, name string, keys seal.Keys) (*sealedRun, error) {
 func (w *witness) notFound(name string) error {
 	switch r := w.log.Runs[w.id(name)]; {
 	case r == nil:
-		return &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + w.state.Path(), Remedy: "agentguard runs ls shows those there are"}
+		return noRun(name, w.state.Path())
 	case r.Pruned != nil:
 		return &supervisor.Refusal{What: fmt.Sprintf("run %s was deleted by %s on %s (%s)", name, trace.Line(r.Pruned.By), trace.Line(r.Pruned.Time), trace.Line(r.Pruned.Why))}
 	}
