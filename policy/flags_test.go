@@ -64,6 +64,7 @@ func TestFromFlags(t *testing.T) {
 		{"cache", "auto", "filesystem.caches", "auto"},
 		{"cache", "npm", "filesystem.caches", "npm"},
 		{"commit", "ask", "filesystem.commit", "ask"},
+		{"dispatch", "act", "secrets", "act"},
 		{"trace", "changes", "trace.files", "changes"},
 		{"on-loss", "kill", "trace.on_loss", "kill"},
 		{"allow-gap", "filesystem.commit", "allow_gaps", "filesystem.commit"},
@@ -82,7 +83,7 @@ func TestFromFlags(t *testing.T) {
 
 // The flags of the issue are exactly the flags of the schema.
 func TestFlagsAreComplete(t *testing.T) {
-	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env stdout trace on-loss allow-gap")
+	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env dispatch stdout trace on-loss allow-gap")
 	var got []string
 	for _, k := range schema() {
 		if k.flag != "" {

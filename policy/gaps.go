@@ -40,9 +40,6 @@ func (g *gaps) runtime(p *Policy) {
 	if p.Runtime.Value == "microvm" {
 		g.add("runtime", p.Runtime.Source, "the microvm runtime is not built yet: a run shares the kernel of the host", "write runtime: process")
 	}
-	if len(p.Secrets) > 0 {
-		g.add("secrets", p.Secrets[0].Source, "dispatch actions are not built yet: no secret can be used on the command's behalf", "write secrets: none")
-	}
 	for _, u := range p.Unsafe {
 		if u.Value == unsafeHostNetwork {
 			*g = append(*g, Gap{

@@ -23,7 +23,7 @@ func TestGaps(t *testing.T) {
 	}{
 		{"  runtime: microvm\n", "runtime"},
 		{"  runtime: process\n", ""},
-		{"  secrets: [act]\n", "secrets"},
+		{"  secrets: [act]\n", ""},
 		{"  secrets: none\n", ""},
 		{"  filesystem: {workspace: {mode: cow}}\n", ""},
 		{"  filesystem: {workspace: {mode: rw}}\n", ""},

@@ -52,7 +52,7 @@ var sampleValues = map[string][2]string{
 	"trace.on_loss":               {"kill", "record"},
 	"trace.max_bytes":             {"10M", "20M"},
 	"trace.audit":                 {"auto", "off"},
-	"allow_gaps":                  {"runtime", "secrets"},
+	"allow_gaps":                  {"runtime", "filesystem.protect"},
 	"unsafe":                      {"dbus", "ssh-agent"},
 }
 

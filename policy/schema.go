@@ -103,7 +103,7 @@ func processKeys() []key {
 func recordKeys() []key {
 	syscalls := func(p *Policy) (*bool, *Source) { return &p.TraceSyscalls, &p.TraceSyscallsSource }
 	return []key{
-		{"secrets", "", worded, isString, secrets{texts(func(p *Policy) *[]Text { return &p.Secrets }, parseAction, equal)}},
+		{"secrets", "dispatch", worded, isString, secrets{texts(func(p *Policy) *[]Text { return &p.Secrets }, parseAction, equal)}},
 		{"stdin", "", one, isString | isNull, word(text(func(p *Policy) *Text { return &p.Stdin }), "null", "pass")},
 		{"output.max_stdout_bytes", "stdout", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxStdout }, 1)},
 		{"output.terminal", "", one, isString, word(text(func(p *Policy) *Text { return &p.Terminal }), "sanitize", "raw")},

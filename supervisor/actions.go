@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/policy"
@@ -63,12 +65,27 @@ func FindAction(c Caller, s *runs.State, name string, files []string) (*FoundAct
 func (f *FoundAction) take() error {
 	if c := f.Action.Credential; c != nil && c.Kind == action.FromEnv {
 		value, ok, err := action.TakeEnv(c.Name)
+		if err == nil {
+			err = noCore()
+		}
 		if err != nil {
 			return err
 		}
 		f.env = sync.OnceValues(func() (string, bool) { return value, ok })
 	}
 	return nil
+}
+
+// noCore keeps this process from dumping core while it holds a credential. A
+// limit of one byte stops a pipe to a program, too (core(5)); the hard limit
+// stays, since the command has one of its own.
+func noCore() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &l); err != nil {
+		return os.NewSyscallError("getrlimit", err)
+	}
+	l.Cur = min(1, l.Max)
+	return os.NewSyscallError("setrlimit", unix.Setrlimit(unix.RLIMIT_CORE, &l))
 }
 
 func (f *FoundAction) taken(string) (string, bool) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/runs"
-	"github.com/agentguard/agentguard/internal/vault"
 	"github.com/agentguard/agentguard/supervisor"
 	"github.com/agentguard/agentguard/trace"
 	"github.com/agentguard/agentguard/trace/seal"
@@ -54,7 +53,7 @@ func newActionsLs() *cobra.Command {
 	state, files := stateFlag(c), actionFiles(c)
 	asJSON := c.Flags().Bool("json", false, "one action a line")
 	c.RunE = func(*cobra.Command, []string) error {
-		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+		return withOwnState(*state, func(who supervisor.Caller, s *runs.State) error {
 			list, err := supervisor.ListActions(who, s, *files)
 			if err != nil {
 				return err
@@ -98,7 +97,7 @@ authority of whoever calls dispatch: to approve a file gives nobody more than th
 	state := stateFlag(c)
 	asJSON := c.Flags().Bool("json", false, "one action a line")
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+		return withOwnState(*state, func(who supervisor.Caller, s *runs.State) error {
 			f, err := supervisor.ApproveActions(context.Background(), who, s, args[0])
 			if err != nil {
 				return err
@@ -122,7 +121,12 @@ dispatched when it is known what came of it; no contents are in the log, only di
 	state := stateFlag(c)
 	asJSON := c.Flags().Bool("json", false, "one entry a line")
 	c.RunE = func(*cobra.Command, []string) error {
-		return withVault(*state, func(v *vault.Vault) error {
+		return withOwnState(*state, func(who supervisor.Caller, s *runs.State) error {
+			v, err := supervisor.OpenVault(who, s)
+			if err != nil {
+				return err
+			}
+			defer v.Close()
 			keys, err := v.Public()
 			if err != nil {
 				return err

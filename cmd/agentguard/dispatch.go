@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
 	"github.com/agentguard/agentguard/trace"
 )
@@ -42,7 +43,10 @@ approve).
 	dry := c.Flags().Bool("dry-run", false, "print what would be sent, the credential as ***, and send nothing")
 	_ = c.Flags().Bool("json", true, "one result a line; there is no other form")
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		return withState(*state, func(who supervisor.Caller, s *runs.State) error {
+		return withOwnState(*state, func(who supervisor.Caller, s *runs.State) error {
+			if err := withinCeiling(args[0]); err != nil {
+				return err
+			}
 			found, err := supervisor.FindAction(who, s, args[0], *files)
 			if err != nil {
 				return err
@@ -52,6 +56,37 @@ approve).
 		})
 	}
 	return c
+}
+
+// withOwnState opens the caller's own state directory, helper or not: who may read
+// the credential makes the request, and its log is the caller's.
+func withOwnState(state string, do func(supervisor.Caller, *runs.State) error) error {
+	who, err := caller()
+	if err == nil {
+		state, err = who.StateDir(state)
+	}
+	if err != nil {
+		return err
+	}
+	s, err := runs.OpenState(state, os.Getuid())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return do(who, s)
+}
+
+// withinCeiling holds an action against the ceiling's secrets, as exec does.
+func withinCeiling(name string) error {
+	file, err := policy.FromFlags([]policy.Flag{{Name: "dispatch", Value: name}})
+	if err != nil {
+		return err
+	}
+	p, err := policy.Merge(file)
+	if err != nil {
+		return err
+	}
+	return bound(p, inProcess)
 }
 
 func actionFiles(c *cobra.Command) *[]string {

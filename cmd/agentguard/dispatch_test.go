@@ -228,6 +228,16 @@ func TestDispatchAuthority(t *testing.T) {
 			t.Error("the process that has root's credential is of the caller's uid")
 		}
 	}
+	ceiling := filepath.Join(etc, "agentguard/ceiling.yaml")
+	for text, want := range map[string]int{"ceiling: {secrets: none}": 125, "ceiling: {secrets: [other]}": 125, "ceiling: {secrets: [complete]}": 0} {
+		must(t, os.WriteFile(ceiling, []byte(text), 0o644))
+		for _, args := range [][]string{{"dispatch", "complete"}, {"exec", "--mode", "ro", "--dispatch", "complete", "--", "echo", `{"prompt": "hello"}`}} {
+			if out, errs, status := withEtc(args...); status != want || want != 0 && !strings.Contains(errs, "complete") {
+				t.Errorf("%s: %q: %d %s%s", text, args, status, out, errs)
+			}
+		}
+	}
+	must(t, os.Remove(ceiling))
 	must(t, os.Chmod(filepath.Join(etc, "agentguard/actions/complete.yaml"), 0o666))
 	if _, errs, status = withEtc("dispatch", "complete"); status != 125 || !strings.Contains(errs, "others than root may change it") {
 		t.Errorf("a file that others can write: %d %s", status, errs)

@@ -42,10 +42,10 @@ type execFlags struct {
 	cont     string   // the run to continue
 	collect  []string // results that are committed whatever happens to the rest
 
-	dispatch string   // the action that stdout is the input of
-	actions  []string // files to look for it in
-	lines    string
-	ready    *dispatching
+	// Of --dispatch, which is a policy flag: the key is secrets.
+	actions []string // files to look for the action in
+	lines   string
+	ready   *dispatching
 
 	// What the policy is made of, besides the administrator's files.
 	asked       []*policy.File
@@ -97,6 +97,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"commit", "", "WHEN", "what happens to staged changes: never (the default), ask (the default on a terminal) or success"},
 	{"trace", "", "WHAT", "file events that are recorded: all (the default), or changes, without opens that only read"},
 	{"on-loss", "", "WHAT", "what to do when records would be lost: record (count them), throttle or kill the run"},
+	{"dispatch", "", "ACTION", "when the command ended with 0, dispatch its stdout, which is not shown, and print what came of it"},
 	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
 }
 
@@ -134,7 +135,6 @@ With --dispatch a command that ended with 0 is followed by the statuses of agent
 	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
 	fl.StringVar(&f.tty, "tty", supervisor.TTYAuto, "a terminal of its own for the command, `WHEN`: auto, stdin and stdout are a terminal; always, stdin and one of the others must be; never, pipes")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
-	fl.StringVar(&f.dispatch, "dispatch", "", "when the command ended with 0, dispatch this `ACTION` with its stdout as input, which is not shown; prints what came of it")
 	fl.StringArrayVar(&f.actions, "actions", nil, "look for the action in this `FILE`, which must be approved; may be repeated")
 	fl.StringVar(&f.lines, "lines", "", "with --dispatch each line of stdout is a JSON text, `HOW`: all, none is sent unless all are right; each, each for itself")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
@@ -191,7 +191,7 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	if err != nil {
 		return nil, nil, err
 	}
-	if f.mode == byHelper && f.dispatch != "" {
+	if action, _ := f.dispatch(); f.mode == byHelper && action != "" {
 		return nil, nil, &supervisor.Refusal{What: "--dispatch: the helper makes no requests with the host's credentials", Remedy: "call as root, or dispatch the result afterwards"}
 	}
 	stdout, err := f.findAction()

@@ -20,11 +20,29 @@ type dispatching struct {
 	found *supervisor.FoundAction
 }
 
+// dispatch is the action that is asked for, or "".
+func (f *execFlags) dispatch() (name string, err error) {
+	for _, p := range f.flags {
+		if p.Name != "dispatch" {
+			continue
+		}
+		if name != "" {
+			return "", errors.New("--dispatch names one action: what the command prints is one input")
+		}
+		name = p.Value
+	}
+	return name, nil
+}
+
 // findAction finds the action before anything runs, and says where the
 // command's stdout goes: with an action nowhere but to the record, which is then
 // the input.
 func (f *execFlags) findAction() (stdout *os.File, err error) {
-	if f.dispatch == "" {
+	name, err := f.dispatch()
+	if err != nil {
+		return nil, err
+	}
+	if name == "" {
 		if f.lines != "" || len(f.actions) > 0 {
 			return nil, errors.New("--actions and --lines are for --dispatch ACTION")
 		}
@@ -37,7 +55,7 @@ func (f *execFlags) findAction() (stdout *os.File, err error) {
 	if d.state, err = openState(f.state); err != nil {
 		return nil, err
 	}
-	if d.found, err = supervisor.FindAction(d.who, d.state, f.dispatch, f.actions); err != nil {
+	if d.found, err = supervisor.FindAction(d.who, d.state, name, f.actions); err != nil {
 		return nil, errors.Join(err, d.state.Close())
 	}
 	if f.tty == supervisor.TTYAuto {

@@ -133,6 +133,20 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// The example of the documentation is a file of actions.
+func TestDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/dispatch.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(doc), "forge.yaml <<'END'\n")
+	text, _, _ = strings.Cut(text, "\nEND\n")
+	f, err := Parse("forge.yaml", []byte(text+"\n"))
+	if !ok || err != nil || f.Find("forge.open-issue") == nil {
+		t.Errorf("%v %v", ok, err)
+	}
+}
+
 func TestDispatchPermits(t *testing.T) {
 	f, err := Parse("a.yaml", []byte(good))
 	if err != nil {

@@ -224,6 +224,8 @@ func (c *counting) Read(b []byte) (int, error) {
 }
 
 func TestRejectedAnswers(t *testing.T) {
+	stall := make(chan struct{})
+	defer close(stall) // before the servers wait for their handlers
 	head := func(status int, typ string) func(w http.ResponseWriter) {
 		return func(w http.ResponseWriter) { w.Header().Set("Content-Type", typ); w.WriteHeader(status) }
 	}
@@ -257,6 +259,11 @@ func TestRejectedAnswers(t *testing.T) {
 				}
 			}
 		}, "larger than 2048 bytes"},
+		{"stalled", func(w http.ResponseWriter) {
+			body(`{"number"`)(w)
+			w.(http.Flusher).Flush()
+			<-stall
+		}, "limits.timeout"},
 		{"broken off", func(w http.ResponseWriter) { w.Header().Set("Content-Length", "100"); body(`{"number"`)(w) }, "broke off"},
 		{"the credential", body(`{"number": "your token is ` + canary + `"}`), "repeats the credential at /number"},
 		{"the credential escaped", body(`{"number": ["\u0043ANARY-s3cr3t-value"]}`), "repeats the credential"},
@@ -264,7 +271,11 @@ func TestRejectedAnswers(t *testing.T) {
 	} {
 		u := newUpstream(t)
 		u.answer = c.answer
-		out := u.session("").run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))
+		s := u.session("")
+		if c.name == "stalled" {
+			s.job.File = []byte(strings.Replace(string(s.job.File), "timeout: 5s", "timeout: 300ms", 1))
+		}
+		out := s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))
 		o := out[0]
 		if o.Outcome != action.Rejected || o.Sent != action.SentYes || o.ExitStatus() != action.StatusRejected || o.Response != nil || !strings.Contains(o.Why, c.want) {
 			t.Errorf("%s: %+v; want %q", c.name, o, c.want)
