@@ -69,7 +69,6 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 			r.cfg.Log.Error().Err(err).Msg("mounts")
 		}
 	})
-	r.closing.Go(func() { slowMonitor(defaultSlack) }) // of a process that goes on
 	r.storeResult(res, sum)
 	r.timing.mark("sealed")
 	if err := r.Close(); err != nil {

@@ -187,6 +187,7 @@ func (r *Run) order() order {
 func Execute(ctx context.Context, cfg Config) (*Result, error) {
 	r, started := newRun(cfg), time.Now()
 	slowMonitor(launchSlack)
+	defer slowMonitor(defaultSlack) // of a process that goes on
 	growStack()
 	r.begins = r.timing.tellSlow(cfg.Slow)
 	o := r.order()
