@@ -115,6 +115,8 @@ check-deadcode:
 check-methods:
 	@out=$$($(GO) build -ldflags=-dumpdep -o $(BIN)/.methods ./cmd/agentguard 2>&1 | grep -m1 '<ReflectMethod>'); rm -f $(BIN)/.methods; \
 		[ -z "$$out" ] || { echo "methods are looked up by name: $$out"; exit 1; }
+	@out=$$($(GO) list -deps ./cmd/agentguard | grep -xE 'net/http|crypto/tls|github.com/google/jsonschema-go/.*'); \
+		[ -z "$$out" ] || { echo "belongs to agentguard-http (decision 0026), not to agentguard: $$out"; exit 1; }
 
 .PHONY: check-vuln
 check-vuln:

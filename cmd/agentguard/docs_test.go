@@ -45,6 +45,7 @@ var noJSON = map[string]string{
 	"trace prove":    "prints JSON",
 	"trace export":   "prints JSON",
 	"runs sweep":     "prints nothing",
+	"helper":         "prints nothing",
 }
 
 // TestEveryCommandHasJSON holds the commands and docs/json.md together.
