@@ -23,6 +23,8 @@ func (r *Run) explain(err error) error {
 		return r.notFound()
 	case se.Step.Stage == "exec":
 		return &Refusal{Status: StatusNoExec, What: name + " could not be executed", Err: se.Errno, Remedy: r.execHint(se.Errno)}
+	case se.Step.Label == pivotLabel && errors.Is(se.Errno, unix.EINVAL):
+		return &Refusal{What: "the root of this system is an initramfs, from which nothing can pivot", Err: err, Remedy: "start the system from a disk or a tmpfs (switch_root); nothing was run"}
 	case se.Step.Label == openLabel:
 		return &Refusal{What: "this kernel has no overlay file system, which shows a directory copy-on-write", Err: se.Errno, Remedy: "use --mode ro, or --mode rw to write in place"}
 	case strings.HasPrefix(se.Step.Label, createLabel):
@@ -32,3 +34,6 @@ func (r *Run) explain(err error) error {
 	}
 	return &Refusal{What: "the envelope could not be put on", Err: err, Remedy: "nothing was run; see agentguard doctor"}
 }
+
+// pivotLabel is the step after which the host's root is out of sight.
+const pivotLabel = "pivot_root(., .)"

@@ -147,7 +147,7 @@ func (b *builder) attachView() {
 	b.limitFiles()
 	b.coverOwn(empty)
 	dot := b.String(".")
-	b.Call("mount", "pivot_root(., .)", unix.SYS_PIVOT_ROOT, dot, dot)
+	b.Call("mount", pivotLabel, unix.SYS_PIVOT_ROOT, dot, dot)
 	b.Call("mount", "umount2(., MNT_DETACH)", unix.SYS_UMOUNT2, dot, initproc.Value(unix.MNT_DETACH))
 	b.Call("mount", "chdir(/)", unix.SYS_CHDIR, root)
 }

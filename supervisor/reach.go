@@ -25,7 +25,7 @@ func checkReach(entries []Entry, runtime string, mountinfo []byte) error {
 		if within(real, runtime) || within(runtime, real) || reached(entries[i:i+1], dirs) != nil {
 			return &Refusal{
 				What:   fmt.Sprintf("%s reaches %s, where agentguard keeps its pinned programs and locks", trace.Quote(e.From), runtime),
-				Clause: e.Clause, Remedy: "grant less",
+				Clause: e.Clause, Remedy: lessOf(e.Clause),
 			}
 		}
 		for _, m := range mounts {
@@ -38,6 +38,15 @@ func checkReach(entries []Entry, runtime string, mountinfo []byte) error {
 		}
 	}
 	return nil
+}
+
+// lessOf is what to do about a grant of too much. Where nobody has named a workspace it
+// is the current directory, which is / in a systemd unit and in a container.
+func lessOf(clause string) string {
+	if clause == clauseWorkspace+" (default)" {
+		return "the workspace is the current directory: cd into a project, or name one with -w DIR"
+	}
+	return "grant less"
 }
 
 // machineKinds are the file systems of machineFS by name.
