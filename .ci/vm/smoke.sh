@@ -115,7 +115,7 @@ EOF
 # An ext4 for workspaces: the guest's root is an overlay, which no kernel before 7.x can map ids on.
 guest_scratch() {
   mkdir -p "$scratch"
-  truncate -s 128M /tmp/scratch.img
+  truncate -s 256M /tmp/scratch.img # the file systems that tests make lie in it
   mkfs.ext4 -q /tmp/scratch.img
   mount -o loop /tmp/scratch.img "$scratch"
 }
@@ -142,7 +142,7 @@ go_test() {
   local status=0
   [[ -x $SMOKE_TESTS/$1 ]] || { echo "$1 was not built" && return 1; }
   cd "$2"
-  AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns,strace,python3,gcc,make \
+  AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns,strace,python3,gcc,make,loop AGENTGUARD_TEST_DISK=$scratch \
     "$SMOKE_TESTS/$1" -test.v -test.short -test.run="$3" -test.timeout=400s >"$work/go_test" 2>&1 || status=$?
   sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/go_test"
   # Of each test that passed, nothing; what is left at the end is a panic's or a timeout's.
