@@ -121,7 +121,7 @@ func conflictNow(why string) error {
 	if why == "" {
 		return nil
 	}
-	return errors.New("changed while it was committed: " + why)
+	return errors.New("changed while it was committed: " + why + " (--force goes over it)")
 }
 
 // place moves what is staged into place, parents first, and sets the modes of

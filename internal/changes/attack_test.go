@@ -36,7 +36,7 @@ func TestCommitWhileSwapped(t *testing.T) {
 			}
 		}
 	}()
-	for range rounds(t, 60) {
+	for range rounds(t, 60, 15) {
 		_ = commitAll(t, set, base) // any end will do, but a file elsewhere
 		_ = os.RemoveAll(base + "/" + Stage("deep"))
 	}

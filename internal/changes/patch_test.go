@@ -18,7 +18,7 @@ func TestPatchApplies(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		testenv.Missing(t, "git", err.Error())
 	}
-	for i := range rounds(t, 15) {
+	for i := range rounds(t, 15, 4) {
 		c := newPlainCase(t, uint64(5000+i))
 		set := c.pack(t)
 		var patch bytes.Buffer

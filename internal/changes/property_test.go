@@ -17,39 +17,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rounds is how many random trees a property test tries: a few in CI, as many
-// as AGENTGUARD_TEST_ROUNDS says elsewhere.
-func rounds(t *testing.T, few int) int {
+// rounds is how many random trees a property test tries: so many in CI, a part of
+// them on the emulated machines, where an act takes ten times as long, or as many as
+// AGENTGUARD_TEST_ROUNDS says.
+func rounds(t *testing.T, n, part int) int {
 	t.Helper()
 	if s := os.Getenv("AGENTGUARD_TEST_ROUNDS"); s != "" {
 		n, err := strconv.Atoi(s)
 		must(t, err)
 		return n
 	}
-	if testing.Short() { // the emulated machines: an act takes ten times as long
-		return max(1, few/4)
+	if testing.Short() {
+		return part
 	}
-	return few
+	return n
 }
 
 // What a command does to a tree natively and what it does to an overlay that is
 // committed afterwards is the same; and nothing is called changed that is not.
 func TestCommitEqualsNative(t *testing.T) {
-	for i := range rounds(t, 40) {
+	for i := range rounds(t, 1000, 10) {
 		seed := uint64(i + 1)
 		if s := os.Getenv("AGENTGUARD_TEST_SEED"); s != "" {
 			n, err := strconv.ParseUint(s, 10, 64)
 			must(t, err)
 			seed = n
 		}
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { equalsNative(t, seed) }) {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { equalsNative(t, seed, i >= 15) }) {
 			return
 		}
 	}
 }
 
-func equalsNative(t *testing.T, seed uint64) {
-	c := newCase(t, seed)
+func equalsNative(t *testing.T, seed uint64, memory bool) {
+	t.Helper()
+	c := newCase(t, seed, memory)
 	want := listing(t, c.native)
 	if got := listing(t, c.merged); !cmp.Equal(want, got) {
 		t.Fatalf("the overlay itself differs (-native +overlay), after\n%s\n%s", c.log(), cmp.Diff(want, got))
@@ -81,9 +83,9 @@ func equalsNative(t *testing.T, seed uint64) {
 
 // A commit that is killed at any step is finished or undone by the next one.
 func TestCommitCrash(t *testing.T) {
-	for i := range rounds(t, 4) {
+	for i := range rounds(t, 6, 1) {
 		seed := uint64(1000 + i)
-		c := newCase(t, seed)
+		c := newCase(t, seed, i > 0)
 		want, before := listing(t, c.native), listing(t, c.base)
 		set := c.pack(t)
 		backup := t.TempDir()
@@ -156,15 +158,28 @@ type testCase struct {
 
 func (c *testCase) log() string { return strings.Join(c.ops, "\n") }
 
-func newCase(t *testing.T, seed uint64) *testCase { return makeCase(t, seed, false) }
-
-// newPlainCase makes only what git can hold: no hard links, pipes, exchanged names.
-func newPlainCase(t *testing.T, seed uint64) *testCase { return makeCase(t, seed, true) }
-
-func makeCase(t *testing.T, seed uint64, plain bool) *testCase {
+// newCase makes it where tests have their files, or in memory: a sync of a disk that
+// others write to takes longer than all the rest.
+func newCase(t *testing.T, seed uint64, memory bool) *testCase {
 	t.Helper()
 	privateMounts(t)
 	dir := t.TempDir()
+	if memory {
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+		t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	}
+	return makeCase(t, dir, seed, false)
+}
+
+// newPlainCase makes only what git can hold: no hard links, pipes, exchanged names.
+func newPlainCase(t *testing.T, seed uint64) *testCase {
+	t.Helper()
+	privateMounts(t)
+	return makeCase(t, t.TempDir(), seed, true)
+}
+
+func makeCase(t *testing.T, dir string, seed uint64, plain bool) *testCase {
+	t.Helper()
 	c := &testCase{dir: dir, base: dir + "/base", native: dir + "/native", merged: dir + "/merged", upper: dir + "/tmpfs/upper"}
 	must(t, os.Mkdir(c.base, 0o755), os.Mkdir(c.merged, 0o755), os.Mkdir(dir+"/tmpfs", 0o755))
 	r := rand.New(rand.NewPCG(seed, 1))
