@@ -42,6 +42,7 @@ for word in "${words[@]}"; do
 	esac
 done
 
+[[ -n ${AG_USER:-} ]] || flags+=(--state "$AG_TRACE") # of a user's runs the helper keeps the records
 # LANG and TERM are for the command; everything else of this environment stays here.
-exec "$bin" exec -q --state "$AG_TRACE" -w "$AG_WS" --mode "$mode" --commit "$commit" --ro "$AG_RO" \
+exec "$bin" exec -q -w "$AG_WS" --mode "$mode" --commit "$commit" --ro "$AG_RO" \
 	--env "PATH=$path" --env LANG=C.UTF-8 --env "TERM=${TERM:-dumb}" "${home[@]}" "${flags[@]}" -- "$@"

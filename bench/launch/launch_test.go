@@ -38,10 +38,10 @@ func TestMeasureInterleaves(t *testing.T) {
 }
 
 func TestOnceReportsFailure(t *testing.T) {
-	if _, err := once([]string{"/bin/sh", "-c", "exit 3"}, os.Stderr); err == nil || !strings.Contains(err.Error(), "0x300") {
+	if _, err := once(&row{argv: []string{"/bin/sh", "-c", "exit 3"}}, os.Stderr); err == nil || !strings.Contains(err.Error(), "0x300") {
 		t.Errorf("exit status 3 gave %v", err)
 	}
-	if _, err := once([]string{"/nonexistent"}, os.Stderr); err == nil {
+	if _, err := once(&row{argv: []string{"/nonexistent"}}, os.Stderr); err == nil {
 		t.Error("a missing program gave no error")
 	}
 }

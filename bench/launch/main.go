@@ -2,7 +2,10 @@
 // bubblewrap with all its namespaces, and under agentguard, in interleaved
 // rounds so that a noisy machine disturbs all of them alike.
 //
-//	launch [-agentguard FILE] [-bwrap FILE] [-rounds N] [-breakdown=false]
+//	launch [-agentguard FILE] [-bwrap FILE] [-rounds N] [-breakdown=false] [-user UID [-together N]]
+//
+// With -user, there is a row of that user's through the privileged helper, and last
+// N runs are started at once.
 //
 // Then it shows where agentguard's own time goes, step by step.
 //
@@ -25,48 +28,83 @@ func main() {
 	bwrap := flag.String("bwrap", "bwrap", "the bubblewrap binary; left out when it is not there")
 	rounds := flag.Int("rounds", 60, "measured rounds; one tenth more run first to warm up")
 	breakdown := flag.Bool("breakdown", true, "then show where agentguard's own time goes")
+	user := flag.Int("user", 0, "also as this user, through the helper; 0: not")
+	crowd := flag.Int("together", 64, "with -user: then so many runs at once; 0: not")
 	flag.Parse()
-	if err := run(*agentguard, *bwrap, *rounds, *breakdown); err != nil {
+	if err := start(options{*agentguard, *bwrap, *rounds, *breakdown, *user, *crowd}); err != nil {
 		fmt.Fprintln(os.Stderr, "launch:", err)
 		os.Exit(1)
 	}
 }
 
-func run(agentguard, bwrap string, rounds int, breakdown bool) error {
-	if rounds < 1 {
-		return errors.New("-rounds: at least 1")
+type options struct {
+	agentguard, bwrap string
+	rounds            int
+	breakdown         bool
+	user, together    int
+}
+
+func start(o options) error {
+	self, err := filepath.Abs(o.agentguard)
+	if err != nil {
+		return err
 	}
+	o.agentguard = self
+	switch {
+	case o.rounds < 1:
+		return errors.New("-rounds: at least 1")
+	case o.user != 0 && os.Getenv(stagedVar) == "":
+		return onStage(self)
+	}
+	return run(o)
+}
+
+func run(o options) error {
 	state, err := os.MkdirTemp("", "agentguard-bench-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(state)
-	self, err := filepath.Abs(agentguard)
-	if err != nil {
-		return err
-	}
 	// An empty directory as workspace: what is measured is the launch, not the tree it is started in.
-	sandbox := []string{self, "exec", "-q", "--state", state + "/state", "-w", state + "/workspace"}
-	if err := os.Mkdir(state+"/workspace", 0o755); err != nil {
+	workspace := []string{"-w", state + "/workspace"}
+	sandbox := append([]string{o.agentguard, "exec", "-q", "--state", state + "/state"}, workspace...)
+	if err := errors.Join(os.Chmod(state, 0o755), os.Mkdir(state+"/workspace", 0o755), os.Chown(state+"/workspace", o.user, o.user)); err != nil {
 		return err
 	}
 	rows := []*row{
 		{name: "native", argv: []string{"/bin/true"}},
 		{name: "agentguard exec", argv: append(sandbox[:len(sandbox):len(sandbox)], "--", "/bin/true")},
 	}
-	if path, err := exec.LookPath(bwrap); err == nil {
+	if o.user != 0 {
+		h, err := startHelper(o.agentguard, state)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = h.stop() }()
+		rows[1].argv = append(append([]string{o.agentguard, "exec", "-q", "--state", records + "/bench"}, workspace...), "--", "/bin/true")
+		rows = append(rows, h.row(o.user, append(append([]string{o.agentguard, "exec", "-q"}, workspace...), "--", "/bin/true")))
+	}
+	if path, err := exec.LookPath(o.bwrap); err == nil {
 		rows = append(rows, &row{name: "bwrap --unshare-all", argv: []string{
 			path, "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "/bin/true",
 		}})
 	} else {
 		fmt.Fprintln(os.Stderr, "launch: no bwrap here: its row is left out")
 	}
-	if err := measure(rows, rounds); err != nil {
+	if err := measure(rows, o.rounds); err != nil {
 		return err
 	}
-	fmt.Printf("%d rounds, interleaved; milliseconds\n", rounds)
-	if err := table(os.Stdout, rows); err != nil || !breakdown {
+	fmt.Printf("%d rounds, interleaved; milliseconds\n", o.rounds)
+	if err := table(os.Stdout, rows); err != nil {
 		return err
 	}
-	return stages(os.Stdout, sandbox, rounds)
+	if o.user != 0 && o.together > 0 {
+		if err := together(os.Stdout, rows[1:3], o.together, 5); err != nil {
+			return err
+		}
+	}
+	if !o.breakdown {
+		return nil
+	}
+	return stages(os.Stdout, sandbox, o.rounds)
 }

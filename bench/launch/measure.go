@@ -12,6 +12,8 @@ import (
 type row struct {
 	name  string
 	argv  []string
+	env   []string            // besides what all have
+	user  *syscall.Credential // nil: who measures
 	times []time.Duration
 }
 
@@ -22,7 +24,7 @@ func measure(rows []*row, rounds int) error {
 	for i := range warm + rounds {
 		for k := range rows {
 			r := rows[(i+k)%len(rows)]
-			took, err := once(r.argv, os.Stderr)
+			took, err := once(r, os.Stderr)
 			if err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)
 			}
@@ -34,9 +36,10 @@ func measure(rows []*row, rounds int) error {
 	return nil
 }
 
-// once runs argv (an absolute path first) with no input and no output but stderr and
+// once runs a row's argv (an absolute path first) with no input and no output but stderr and
 // returns the time from before the fork until its status has been read.
-func once(argv []string, stderr *os.File) (time.Duration, error) {
+func once(r *row, stderr *os.File) (time.Duration, error) {
+	argv := r.argv
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
@@ -45,7 +48,8 @@ func once(argv []string, stderr *os.File) (time.Duration, error) {
 	// syscall.ForkExec is clone(CLONE_VFORK|CLONE_VM) and execve on Linux: os/exec would add
 	// its pidfd, its goroutines and its environment handling to every row.
 	attr := &syscall.ProcAttr{
-		Env:   []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"},
+		Env:   append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, r.env...),
+		Sys:   &syscall.SysProcAttr{Credential: r.user},
 		Files: []uintptr{null.Fd(), null.Fd(), stderr.Fd()},
 	}
 	start := time.Now()

@@ -77,7 +77,7 @@ func stages(w io.Writer, sandbox []string, rounds int) error {
 		if err := log.Truncate(0); err != nil {
 			return err
 		}
-		all, err := once(argv, log)
+		all, err := once(&row{argv: argv}, log)
 		if err != nil {
 			return err
 		}
