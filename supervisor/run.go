@@ -33,6 +33,7 @@ type Config struct {
 
 	Caller   *Caller           // on whose behalf it runs; nil: [CurrentCaller]'s
 	Rlimits  []Rlimit          // the caller's, where it is not this process: the command gets no more
+	Started  func(id string)   // is told that the command runs; nil: nobody asks
 	Suspend  func() error      // waits while the caller is stopped by Ctrl-Z; nil: this process is stopped, with its group
 	Continue *Staged           // what this run begins with; nil: nothing
 	TTY      string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
@@ -201,6 +202,9 @@ func Execute(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	if err != nil {
 		return nil, r.fail(err)
+	}
+	if cfg.Started != nil {
+		cfg.Started(r.id)
 	}
 	end := r.watch(ctx)
 	r.timing.mark("command")

@@ -153,6 +153,9 @@ func (f *execFlags) throughHelper(args []string, out *os.File, sigs <-chan os.Si
 	if f.dryRun {
 		return nil, dryRun(q, planTo(out))
 	}
+	if f.detach {
+		return nil, detach(q)
+	}
 	s, err := openStreams(f)
 	if err != nil {
 		return nil, err
@@ -162,13 +165,38 @@ func (f *execFlags) throughHelper(args []string, out *os.File, sigs <-chan os.Si
 	return res, errors.Join(err, s.close())
 }
 
-func dryRun(q *execRequest, out io.Writer) error {
+// askWithNull sends a request for a command that has no streams of ours. Two that were one
+// file would be kept as one.
+func askWithNull(kind helper.Kind, q *execRequest) (*helper.Frame, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	other, err := os.OpenFile("/dev/zero", os.O_WRONLY, 0) // takes all there is, too
+	if err != nil {
+		return nil, err
+	}
+	defer other.Close()
+	return askOnce(&helper.Frame{Kind: kind, Lists: q.lists(), Files: []*os.File{null, null, other}})
+}
+
+// detach starts a run that goes on without us, and prints its id.
+func detach(q *execRequest) error {
+	q.detach = true
+	a, err := askWithNull(helper.Exec, q)
 	if err != nil {
 		return err
 	}
-	defer null.Close()
-	a, err := askOnce(&helper.Frame{Kind: helper.DryRun, Lists: q.lists(), Files: []*os.File{null, null, null}})
+	if len(a.Lists) != 1 || len(a.Lists[0]) != 1 {
+		return errors.Join(fmt.Errorf("the helper's answer: %w", helper.ErrFrame), a.Close())
+	}
+	_, err = fmt.Println(a.Lists[0][0])
+	return errors.Join(err, a.Close())
+}
+
+func dryRun(q *execRequest, out io.Writer) error {
+	a, err := askWithNull(helper.DryRun, q)
 	if err != nil {
 		return err
 	}

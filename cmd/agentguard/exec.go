@@ -36,6 +36,7 @@ type execFlags struct {
 	state    string
 	json     string
 	dryRun   bool
+	detach   bool // go on without this process
 	quiet    bool
 	verbose  bool
 	tty      string   // when the command gets a terminal of its own
@@ -138,6 +139,7 @@ With --dispatch a command that ended with 0 is followed by the statuses of agent
 	fl.StringArrayVar(&f.actions, "actions", nil, "look for the action in this `FILE`, which must be approved; may be repeated")
 	fl.StringVar(&f.lines, "lines", "", "with --dispatch each line of stdout is a JSON text, `HOW`: all, none is sent unless all are right; each, each for itself")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
+	fl.BoolVar(&f.detach, "detach", false, "print the run's id and go on without this process, by the helper; agentguard attach, ps and runs kill are for such runs")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "write the operational log to stderr")
 	return c
@@ -191,6 +193,9 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := f.checkDetach(); err != nil {
+		return nil, nil, err
+	}
 	if action, _ := f.dispatch(); f.mode == byHelper && action != "" {
 		return nil, nil, &supervisor.Refusal{What: "--dispatch: the helper makes no requests with the host's credentials", Remedy: "call as root, or dispatch the result afterwards"}
 	}
@@ -231,6 +236,19 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	}
 	defer r.Close()
 	return nil, nil, writePlan(planTo(out), r.Plan(), out != nil, f.verbose)
+}
+
+// checkDetach refuses what needs somebody who waits.
+func (f *execFlags) checkDetach() error {
+	switch {
+	case !f.detach:
+		return nil
+	case f.mode != byHelper:
+		return &supervisor.Refusal{What: "--detach takes the helper, which goes on with the run", Remedy: "as root: setsid agentguard exec ... &, or systemd-run"}
+	case f.tty == supervisor.TTYAlways, len(f.collect) > 0, f.json != "":
+		return &supervisor.Refusal{What: "--detach: nobody is there for --tty always, --collect or --json", Remedy: "leave them out; agentguard commit and runs show --json do it afterwards"}
+	}
+	return nil
 }
 
 // planTo is where a plan goes: to where --json says, or else to stdout.

@@ -345,7 +345,7 @@ func TestHelperKilledClient(t *testing.T) {
 		}
 		s.until("the request has ended", s.spare)
 	}
-	// At once, and at random moments of the start of a run.
+	// At once, and at moments of the start of a run.
 	for i := range 12 {
 		cmd := s.as(ann, agentguard(), "exec", "-q", "--", "sleep", "1000000.2")
 		if err := cmd.Start(); err != nil {

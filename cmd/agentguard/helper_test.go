@@ -350,3 +350,38 @@ func TestHelperActivated(t *testing.T) {
 		t.Errorf("%v, socket there: %v", err, exists(path))
 	}
 }
+
+// A detached run goes on without its client, can be followed and ended, and is the user's.
+func TestHelperDetach(t *testing.T) {
+	s := serveUsers(t)
+	out, errs, status := s.guard(ann, "exec", "--detach", "--", "sh", "-c", "echo begun; while ! test -e go; do sleep 0.02; done; echo over; exit 5")
+	id := strings.TrimSpace(out)
+	if status != 0 || id == "" {
+		t.Fatalf("%d %q %q", status, out, errs)
+	}
+	if out, _, _ := s.guard(ann, "ps"); !strings.Contains(out, id) {
+		t.Errorf("ps: %q", out)
+	}
+	if _, _, status := s.guard(bob, "attach", id); status != 125 {
+		t.Errorf("bob attaches: %d", status)
+	}
+	if _, errs, status := s.guard(ann, "runs", "kill", id); status != 0 {
+		t.Errorf("kill: %q", errs)
+	}
+	s.until("it has ended", s.spare)
+	out, errs, status = s.guard(ann, "exec", "--detach", "--", "sh", "-c", "echo begun; sleep 0.3; echo over >&2; exit 5")
+	if status != 0 {
+		t.Fatalf("%d %q", status, errs)
+	}
+	out, errs, status = s.guard(ann, "attach", strings.TrimSpace(out))
+	if out != "begun\n" || !strings.Contains(errs, "over") || status != 5 {
+		t.Errorf("%d %q %q", status, out, errs)
+	}
+	if _, errs, status := s.guard(ann, "exec", "--detach", "--", "/no/such/program"); status != 127 {
+		t.Errorf("a run that does not start: %d %q", status, errs)
+	}
+	cmd := exec.Command(agentguard(), "exec", "--detach", "--", "true")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "takes the helper") {
+		t.Errorf("root: %v %q", err, out)
+	}
+}

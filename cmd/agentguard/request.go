@@ -25,18 +25,19 @@ type execRequest struct {
 	interactive    bool // default limits are those of an interactive run
 	own            bool // stdin is a terminal that the client has made for the run
 	json, calls    bool // what a dry run prints
+	detach         bool // the run goes on without the client
 	argv, environ  []string
 	asked          []policy.Statements
 }
 
 const (
-	headTexts      = 7
+	headTexts      = 8
 	statementTexts = 9
 )
 
 func (q *execRequest) lists() [][]string {
 	out := [][]string{
-		{q.cwd, q.tty, q.cont, yes(q.interactive), yes(q.own), yes(q.json), yes(q.calls)},
+		{q.cwd, q.tty, q.cont, yes(q.interactive), yes(q.own), yes(q.json), yes(q.calls), yes(q.detach)},
 		q.argv, q.environ,
 	}
 	for _, s := range q.asked {
@@ -69,7 +70,7 @@ func readExec(lists [][]string) (*execRequest, error) {
 	}
 	h := lists[0]
 	q := &execRequest{
-		cwd: h[0], tty: h[1], cont: h[2], interactive: h[3] != "", own: h[4] != "", json: h[5] != "", calls: h[6] != "",
+		cwd: h[0], tty: h[1], cont: h[2], interactive: h[3] != "", own: h[4] != "", json: h[5] != "", calls: h[6] != "", detach: h[7] != "",
 		argv: lists[1], environ: lists[2],
 	}
 	if !filepath.IsAbs(q.cwd) || filepath.Clean(q.cwd) != q.cwd {

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -38,6 +39,8 @@ type served struct {
 	who   supervisor.Caller
 	log   *helper.Log
 	entry helper.Entry
+
+	detached atomic.Bool // the client has its answer, and the run goes on
 }
 
 // serveRequest is the whole life of a helper's process, once it has a caller.
@@ -59,6 +62,9 @@ func serveRequest() error {
 		s.entry.Why = err.Error()
 	}
 	err = log.Write(s.entry)
+	if s.detached.Load() {
+		return errors.Join(err, answer.Close(), s.peer.Close())
+	}
 	_ = conn.SetWriteDeadline(time.Now().Add(requestTime))
 	if werr := helper.Write(conn, answer); werr != nil && !errors.Is(werr, unix.EPIPE) {
 		err = errors.Join(err, werr)
@@ -174,7 +180,7 @@ func (s *served) exec(f *helper.Frame) (*helper.Frame, error) {
 	if f.Kind == helper.DryRun {
 		return s.dryRun(q, cfg)
 	}
-	return s.run(cfg)
+	return s.run(cfg, q.detach)
 }
 
 // config decides what the peer gets. Files, descriptors and ids of the request are
@@ -225,16 +231,24 @@ func hard(limits map[string]helper.Limit) map[string]uint64 {
 	return out
 }
 
-// run is the run itself: it ends with the connection.
-func (s *served) run(cfg supervisor.Config) (*helper.Frame, error) {
+// run is the run itself: it ends with the connection, unless it is detached, from when
+// its command runs.
+func (s *served) run(cfg supervisor.Config, detach bool) (*helper.Frame, error) {
 	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM) // of the run's terminal, and of whoever stops the helper
 	ctx, gone := context.WithCancel(context.Background())
 	defer gone()
 	resumed := make(chan struct{}, 1)
-	go s.listen(sigs, resumed, gone)
+	go s.listen(sigs, resumed, func() {
+		if !s.detached.Load() {
+			gone()
+		}
+	})
 	cfg.Signals = sigs
+	if detach {
+		cfg.Started = s.letGo
+	}
 	cfg.Suspend = func() error {
 		if err := helper.Write(s.conn, &helper.Frame{Kind: helper.Stopped}); err != nil {
 			return err
@@ -257,6 +271,14 @@ func (s *served) run(cfg supervisor.Config) (*helper.Frame, error) {
 	s.entry.Outcome, s.entry.Run, s.entry.Status = "ended", res.ID, &res.Status
 	b, err := res.JSON()
 	return &helper.Frame{Kind: helper.Done, Lists: [][]string{{string(b)}}}, err
+}
+
+// letGo answers with the run's id, and lets the client go.
+func (s *served) letGo(id string) {
+	s.detached.Store(true)
+	_ = s.conn.SetWriteDeadline(time.Now().Add(requestTime))
+	_ = helper.Write(s.conn, &helper.Frame{Kind: helper.Done, Lists: [][]string{{id}}}) // a client that has gone has ps
+	_ = s.conn.Close()
 }
 
 // listen hears the client: signals for the command, and its end.

@@ -21,6 +21,7 @@ func commands() []command {
 		{"policy", newPolicy},
 		{"runs", newRuns},
 		{"ps", newPs},
+		{"attach", newAttach},
 		{"trace", newTrace},
 		{"explain", newExplain},
 		{"init", newInit},
