@@ -28,7 +28,8 @@ type Config struct {
 	Environ []string       // the caller's environment, from which the policy picks
 
 	// The caller's streams; the command never holds them. With Stdin nil it reads end of
-	// file, and with the others nil its output is in the record alone.
+	// file, and with the others nil its output is in the record alone. A read of Stdin may
+	// still be under way when Execute returns: what comes then is nobody's.
 	Stdin, Stdout, Stderr *os.File
 
 	Caller   *Caller           // on whose behalf it runs; nil: [CurrentCaller]'s
