@@ -73,22 +73,23 @@ func idleCost(w io.Writer, argv []string, n int) error {
 
 // childOf finds the child of a process by its first argument.
 func childOf(parent int, arg string) (int, error) {
-	list, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range list {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		after := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])) // state, parent
-		dir := filepath.Dir(name)
-		if cmdline, _ := os.ReadFile(dir + "/cmdline"); len(after) > 1 && after[1] == strconv.Itoa(parent) && strings.HasPrefix(string(cmdline), arg+"\x00") {
-			return strconv.Atoi(filepath.Base(dir))
+	for _, pid := range childrenOf(parent) {
+		if cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline"); strings.HasPrefix(string(cmdline), arg+"\x00") {
+			return strconv.Atoi(pid)
 		}
 	}
 	return 0, fmt.Errorf("%d has no child %s", parent, arg)
+}
+
+// childrenOf lists the children of all of a process's threads (proc_tid_children(5)).
+func childrenOf(parent int) []string {
+	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	var out []string
+	for _, name := range list {
+		b, _ := os.ReadFile(name) // a thread that is gone has none
+		out = append(out, strings.Fields(string(b))...)
+	}
+	return out
 }
 
 // cpuTime is user and system time of a process in ms, by the clock that the

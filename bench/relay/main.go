@@ -1,19 +1,22 @@
 // Command relay measures what a connection through an allowlist costs: beside
-// plain loopback and beside a SOCKS5 relay in Go that does the same work, in
-// interleaved rounds.
+// plain loopback and beside a SOCKS5 relay in Go that does the same work.
 //
 //	relay [-agentguard FILE] [-rounds N] [-megabytes N] [-requests N] [-idle N]
 //
-// Each round, over each path: one stream down and one up, small requests one
-// after the other on one connection, and fresh connections with one request
-// each; and the CPU time that the process that relays took for all of it, which
-// depends least on what else the machine does. At the end, what idle connections
-// cost that process, and what a launch costs with 1, 100 and 10 000 entries. Read
-// ratios: client, server and relay share the machine.
+// All clients live from first to last and take turns, measure by measure: one
+// stream down and one up, small requests one after the other on one connection,
+// and fresh connections with one request each; each time with the CPU time that
+// the process that relays took, which depends least on what else the machine does.
+// At the end, what idle connections cost that process, and what a launch costs
+// with 1, 100 and 10 000 entries.
+//
+// The SOCKS relay is there twice: for a client on the host, and at the edge of a
+// sandbox without an allowlist, where the client's own calls cost what they cost
+// in every run. Ratios are to the second, each taken within its turn: client,
+// server and relay share the machine, and its speed changes from one to the next.
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,7 +26,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"text/tabwriter"
 )
 
 type options struct {
@@ -37,9 +39,9 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.agentguard, "agentguard", "bin/agentguard", "the agentguard binary")
-	flag.IntVar(&o.rounds, "rounds", 5, "measured rounds, after one to warm up")
-	flag.Int64Var(&o.megabytes, "megabytes", 256, "of each stream")
-	flag.IntVar(&o.requests, "requests", 2000, "small requests of each kind")
+	flag.IntVar(&o.rounds, "rounds", 20, "measured rounds, after one to warm up")
+	flag.Int64Var(&o.megabytes, "megabytes", 128, "of each stream")
+	flag.IntVar(&o.requests, "requests", 2000, "small requests on one connection; a tenth as many on connections of their own")
 	flag.IntVar(&o.idle, "idle", 500, "idle connections at the end; 0: none")
 	flag.StringVar(&o.mode, "mode", "", "what a child of this program is: server, socks, client or idle")
 	flag.StringVar(&o.server, "server", "", "of a child: the server's address")
@@ -58,28 +60,11 @@ func run(o *options) error {
 	case "socks":
 		return listen(serveSOCKS)
 	case "client":
-		r, err := client(o)
-		if err != nil {
-			return err
-		}
-		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
-			return err
-		}
-		_, err = io.Copy(io.Discard, os.Stdin) // the relay is looked at meanwhile
-		return err
+		return runClient(o)
 	case "idle":
 		return hold(o)
 	}
 	return compare(o)
-}
-
-// result is what one client measured over one path.
-type result struct {
-	Down, Up float64 // MB/s
-	Requests float64 // a second, on one connection
-	Connect  float64 // microseconds; median
-	Fresh    float64 // microseconds: connect, one request, close; median
-	CPU      float64 // ms, of the process that relays
 }
 
 func compare(o *options) error {
@@ -92,44 +77,44 @@ func compare(o *options) error {
 	if err != nil {
 		return err
 	}
-	server, _, stopServer, err := start(self, "server")
+	server, _, stopServer, err := begin(exec.Command(self, "-mode", "server"))
 	if err != nil {
 		return err
 	}
 	defer stopServer()
-	socks, socksPID, stopSOCKS, err := start(self, "socks")
+	socks, socksPID, stopSOCKS, err := begin(exec.Command(self, "-mode", "socks"))
 	if err != nil {
 		return err
 	}
 	defer stopSOCKS()
-	child := []string{self, "-mode", "client", "-server", server, "-megabytes", fmt.Sprint(o.megabytes), "-requests", fmt.Sprint(o.requests)}
-	inside, err := sandbox(o, dir, server)
+	ag, err := filepath.Abs(o.agentguard)
 	if err != nil {
 		return err
 	}
+	child := []string{self, "-mode", "client", "-server", server, "-megabytes", fmt.Sprint(o.megabytes), "-requests", fmt.Sprint(o.requests)}
+	closed := []string{ag, "exec", "-q", "--state", filepath.Join(dir, "state"), "-w", filepath.Join(dir, "ws"), "--mode", "ro"}
+	open := slices.Concat(closed, []string{"--allow", server, "--"})
 	rows := []*row{
 		{name: "loopback", argv: child},
-		{name: "SOCKS5 in Go", argv: append(child[:len(child):len(child)], "-socks", socks), relay: func(int) (int, error) { return socksPID, nil }},
-		{name: "allowlist", argv: append(inside[:len(inside):len(inside)], child...), relay: func(pid int) (int, error) { return childOf(pid, "agentguard-net") }},
+		{name: "SOCKS5, client on the host", argv: slices.Concat(child, []string{"-socks", socks}), relay: func(int) (int, func(), error) { return socksPID, func() {}, nil }},
+		{name: reference, argv: slices.Concat(closed, []string{"--"}, child, []string{"-socks", socksAt}), relay: edgeSOCKS(self)},
+		{name: "allowlist", argv: slices.Concat(open, child), relay: func(run int) (int, func(), error) {
+			pid, err := childOf(run, "agentguard-net")
+			return pid, func() {}, err
+		}},
 	}
 	if err := measure(rows, o.rounds); err != nil {
 		return err
 	}
-	if err := table(os.Stdout, rows, o.rounds); err != nil {
+	if err := table(os.Stdout, rows, o); err != nil {
 		return err
 	}
 	if o.idle > 0 {
-		if err := idleCost(os.Stdout, append(inside, self, "-mode", "idle", "-server", server, "-idle", fmt.Sprint(o.idle)), o.idle); err != nil {
+		if err := idleCost(os.Stdout, slices.Concat(open, []string{self, "-mode", "idle", "-server", server, "-idle", fmt.Sprint(o.idle)}), o.idle); err != nil {
 			return err
 		}
 	}
 	return launchCost(os.Stdout, o, dir)
-}
-
-// sandbox is the command line that leads a client to the server by the allowlist.
-func sandbox(o *options, dir, server string) ([]string, error) {
-	ag, err := filepath.Abs(o.agentguard)
-	return []string{ag, "exec", "-q", "--state", filepath.Join(dir, "state"), "-w", filepath.Join(dir, "ws"), "--mode", "ro", "--allow", server, "--"}, err
 }
 
 func copySelf(dir string) (string, error) {
@@ -141,30 +126,37 @@ func copySelf(dir string) (string, error) {
 	return name, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Dir(name), 0o755), os.WriteFile(name, b, 0o755))
 }
 
-// start runs a child that listens, and returns where.
-func start(self, mode string) (addr string, pid int, stop func(), err error) {
-	cmd := exec.Command(self, "-mode", mode)
+// begin starts a child that listens, and returns where. It ends with stop, or with
+// this process.
+func begin(cmd *exec.Cmd) (addr string, pid int, stop func(), err error) {
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
 		return "", 0, nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return "", 0, nil, err
-	}
-	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() } // it ends no other way
+	stop = func() { _ = in.Close(); _ = cmd.Wait() } // what it relays is broken off
 	if _, err := fmt.Fscanln(out, &addr); err != nil {
 		stop()
-		return "", 0, nil, fmt.Errorf("%s: %w", mode, err)
+		return "", 0, nil, fmt.Errorf("%v: %w", cmd.Args, err)
 	}
 	return addr, cmd.Process.Pid, stop, nil
 }
 
+// listen serves on loopback, or with the listener that it was given as
+// descriptor 3, until its standard input ends.
 func listen(serve func(net.Conn)) error {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	l, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		l, err = net.Listen("tcp4", "127.0.0.1:0")
+	}
 	if err != nil {
 		return err
 	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
 	fmt.Println(l.Addr())
 	for {
 		c, err := l.Accept()
@@ -173,80 +165,4 @@ func listen(serve func(net.Conn)) error {
 		}
 		go serve(c)
 	}
-}
-
-type row struct {
-	name  string
-	argv  []string
-	relay func(pid int) (int, error) // the process that relays for the client; nil: none
-	got   []result
-}
-
-func measure(rows []*row, rounds int) error {
-	for i := range rounds + 1 {
-		for _, r := range rows {
-			got, err := r.run()
-			if err != nil {
-				return fmt.Errorf("%s: %w", r.name, err)
-			}
-			if i > 0 {
-				r.got = append(r.got, got)
-			}
-		}
-	}
-	return nil
-}
-
-// run runs the client once. The SOCKS relay lives on, the other is the run's own.
-func (r *row) run() (got result, err error) {
-	var before float64
-	if r.relay != nil {
-		if pid, err := r.relay(0); err == nil {
-			before = cpuTime(pid)
-		}
-	}
-	cmd := exec.Command(r.argv[0], r.argv[1:]...)
-	cmd.Stderr = os.Stderr
-	in, err1 := cmd.StdinPipe()
-	out, err2 := cmd.StdoutPipe()
-	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
-		return got, err
-	}
-	err = json.NewDecoder(out).Decode(&got)
-	if err == nil && r.relay != nil {
-		var pid int
-		if pid, err = r.relay(cmd.Process.Pid); err == nil {
-			got.CPU = cpuTime(pid) - before
-		}
-	}
-	return got, errors.Join(err, in.Close(), cmd.Wait())
-}
-
-// table prints the medians, and each as a ratio to the SOCKS relay's.
-func table(w io.Writer, rows []*row, rounds int) error {
-	fmt.Fprintf(w, "%d rounds, interleaved; medians, and in brackets the ratio to %s\n", rounds, rows[1].name)
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "\tdown MB/s\tup MB/s\trequests/s\tconnect us\tconnect+request us\trelay's CPU ms\t")
-	for _, r := range rows {
-		fmt.Fprintf(out, "%s\t", r.name)
-		for _, of := range []func(result) float64{
-			func(r result) float64 { return r.Down }, func(r result) float64 { return r.Up },
-			func(r result) float64 { return r.Requests }, func(r result) float64 { return r.Connect }, func(r result) float64 { return r.Fresh },
-			func(r result) float64 { return r.CPU },
-		} {
-			m := median(r.got, of)
-			fmt.Fprintf(out, "%.0f (%.2f)\t", m, m/median(rows[1].got, of))
-		}
-		fmt.Fprintln(out)
-	}
-	return out.Flush()
-}
-
-func median(list []result, of func(result) float64) float64 {
-	var v []float64
-	for _, r := range list {
-		v = append(v, of(r))
-	}
-	slices.Sort(v)
-	return v[len(v)/2]
 }

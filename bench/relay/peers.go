@@ -19,13 +19,13 @@ const (
 )
 
 const (
-	chunk  = 256 << 10
-	answer = 1 << 10 // bytes of a small answer
+	chunk  = 256 << 10 // of every read and write of a stream, at both ends
+	answer = 1 << 10   // bytes of a small answer
 )
 
 func serve(c net.Conn) {
 	defer c.Close()
-	in := bufio.NewReaderSize(c, 64<<10)
+	in := bufio.NewReaderSize(c, chunk)
 	block := make([]byte, chunk)
 	for {
 		var head [9]byte
@@ -115,50 +115,68 @@ func ask(c net.Conn, what byte, n int64) error {
 	return err
 }
 
-func client(o *options) (result, error) {
-	var r result
+// measures are what a client is asked for by number: each returns values in the
+// order of columns.
+var measures = []struct {
+	name string
+	take func(o *options) ([]float64, error)
+}{
+	{"down", func(o *options) ([]float64, error) { return stream(o, wantDown, pull) }},
+	{"up", func(o *options) ([]float64, error) { return stream(o, wantUp, push) }},
+	{"requests", requests},
+	{"fresh connections", fresh},
+}
+
+func pull(c net.Conn, n int64) error {
+	block := make([]byte, chunk)
+	for n > 0 {
+		m, err := c.Read(block[:min(n, chunk)])
+		if n -= int64(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func push(c net.Conn, n int64) error {
+	block := make([]byte, chunk)
+	for ; n > 0; n -= chunk {
+		if _, err := c.Write(block[:min(n, chunk)]); err != nil {
+			return err
+		}
+	}
+	_, err := io.ReadFull(c, block[:1])
+	return err
+}
+
+// stream moves the megabytes once on a connection of its own: MB/s.
+func stream(o *options, what byte, move func(c net.Conn, n int64) error) ([]float64, error) {
 	c, err := dial(o)
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	defer c.Close()
-	if r.Down, err = rate(o, func(n int64) error {
-		_, err := io.CopyN(io.Discard, c, n)
-		return errors.Join(err)
-	}, func(n int64) error { return ask(c, wantDown, n) }); err != nil {
-		return r, err
+	began := time.Now()
+	if err := errors.Join(ask(c, what, o.megabytes*1e6), move(c, o.megabytes*1e6)); err != nil {
+		return nil, err
 	}
-	if r.Up, err = rate(o, func(n int64) error {
-		block := make([]byte, chunk)
-		for ; n > 0; n -= chunk {
-			if _, err := c.Write(block[:min(n, chunk)]); err != nil {
-				return err
-			}
-		}
-		_, err := io.ReadFull(c, block[:1])
-		return err
-	}, func(n int64) error { return ask(c, wantUp, n) }); err != nil {
-		return r, err
+	return []float64{float64(o.megabytes) / time.Since(began).Seconds()}, nil
+}
+
+// requests are small ones, one after the other: a second.
+func requests(o *options) ([]float64, error) {
+	c, err := dial(o)
+	if err != nil {
+		return nil, err
 	}
+	defer c.Close()
 	began := time.Now()
 	for range o.requests {
 		if err := ping(c); err != nil {
-			return r, err
+			return nil, err
 		}
 	}
-	r.Requests = float64(o.requests) / time.Since(began).Seconds()
-	r.Connect, r.Fresh, err = fresh(o)
-	return r, err
-}
-
-// rate times the transfer of a stream, in MB/s.
-func rate(o *options, move, begin func(n int64) error) (float64, error) {
-	n := o.megabytes * 1e6
-	began := time.Now()
-	if err := errors.Join(begin(n), move(n)); err != nil {
-		return 0, err
-	}
-	return float64(o.megabytes) / time.Since(began).Seconds(), nil
+	return []float64{float64(o.requests) / time.Since(began).Seconds()}, nil
 }
 
 func ping(c net.Conn) error {
@@ -171,22 +189,22 @@ func ping(c net.Conn) error {
 }
 
 // fresh is the median time of a connect, and of one with a request, in microseconds.
-func fresh(o *options) (connect, request float64, err error) {
+func fresh(o *options) ([]float64, error) {
 	var connects, took []time.Duration
 	for range o.requests / 10 {
 		began := time.Now()
 		c, err := dial(o)
 		if err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		connects = append(connects, time.Since(began))
 		err = errors.Join(ping(c), c.Close())
 		if err != nil {
-			return 0, 0, fmt.Errorf("a fresh connection: %w", err)
+			return nil, fmt.Errorf("a fresh connection: %w", err)
 		}
 		took = append(took, time.Since(began))
 	}
-	return middle(connects), middle(took), nil
+	return []float64{middle(connects), middle(took)}, nil
 }
 
 func middle(list []time.Duration) float64 {
