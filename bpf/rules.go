@@ -32,8 +32,7 @@ type ruleKey struct {
 }
 
 type ruleValue struct {
-	Ranges uint32
-	Port   [MaxRanges]PortRange
+	Port [MaxRanges]PortRange
 }
 
 const ruleFixedBits = 96 // RULE_FIXED_BITS: protocol and run
@@ -47,11 +46,13 @@ func (r *Rule) key(run uint64) ruleKey {
 }
 
 func (r *Rule) value() (ruleValue, error) {
-	v := ruleValue{Ranges: uint32(len(r.Ports))}
+	var v ruleValue
 	if len(r.Ports) > MaxRanges || !r.Prefix.IsValid() || r.Prefix != r.Prefix.Masked() {
 		return v, fmt.Errorf("rule for %v with %d port ranges: %w", r.Prefix, len(r.Ports), unix.EINVAL)
 	}
-	copy(v.Port[:], r.Ports)
+	for i := copy(v.Port[:], r.Ports); i < MaxRanges; i++ {
+		v.Port[i] = PortRange{Low: 1, High: 0} // no port
+	}
 	return v, nil
 }
 

@@ -177,6 +177,20 @@ func TestRulesAreChecked(t *testing.T) {
 	}
 }
 
+// What a rule does not use holds no port, 0 included.
+func TestUnusedRanges(t *testing.T) {
+	r := Rule{Proto: unix.IPPROTO_TCP, Prefix: netip.MustParsePrefix("10.0.0.0/8"), Ports: []PortRange{{0, 1}, {65535, 65535}}}
+	v, err := r.value()
+	if err != nil || v.Port[0] != r.Ports[0] || v.Port[1] != r.Ports[1] {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	for _, p := range v.Port[2:] {
+		if p.Low <= p.High {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
 // The edge leads what is allowed to its sockets, leaves loopback alone, and
 // refuses the rest, also where a server of the run's own listens everywhere.
 func TestEdge(t *testing.T) {

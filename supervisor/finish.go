@@ -39,6 +39,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	r.timing.mark("killed")
 	r.closing.Go(func() { r.code.stop(r.cfg.Log) })
 	r.closing.Go(r.detach)
+	networkEnd := r.net.end(r.cfg.Log)
 	res := r.newResult(started, end)
 	stop, relayed := r.giveUp(end)
 	streams := r.stdio.finish(stop)
@@ -49,7 +50,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	res.Stdout, res.Stderr = outputs(streams)
 	r.timing.mark("relayed")
 	stats, err := r.drain()
-	r.net.end(r.cfg.Log)
+	networkEnd()
 	if r.plan.Limits.Counted && int64(stats.FileBytes) > r.plan.Limits.Output && res.Reason != runs.ReasonWall {
 		res.Status, res.Reason = StatusKilled, runs.ReasonOutput // passed between two looks of the watcher
 	}

@@ -133,13 +133,15 @@ func parentName() string {
 // and any failure kills what was born and releases all of it.
 //
 // Birth needs nothing of the plan, and is mostly the kernel's work, so that two
-// lists go on beside each other. Both have ended before the envelope is put on:
-// until then PID 2 waits for the list of calls that becomes of the plan.
+// lists go on beside each other, and a third where there is an allowlist. All have
+// ended before the envelope is put on: until then PID 2 waits for the list of calls
+// that becomes of the plan.
 type order struct {
 	opening   []step
 	probing   []step // beside planning, which waits for it in decide
 	bearing   []step // after probing
 	planning  []step
+	dialling  []step // after planning, beside storing; only where there is an allowlist
 	storing   []step // after planning
 	enclosing []step // when all have ended
 }
@@ -166,8 +168,11 @@ func (r *Run) order() order {
 			{"user", r.identify},   // who the command runs as
 			{"plan", r.decide},     // the plan
 		},
+		dialling: []step{
+			{"dialler", r.startDialler}, // the process that reaches what is allowed
+			{"edge", r.loadEdge},        // the program that leads connections to it
+		},
 		storing: []step{
-			{"dialler", r.startDialler}, // where there is an allowlist: the process that reaches it
 			{"record", r.openRecord},    // run directory, plan, trace, output copies
 			{"mounts", r.makeMaterials}, // the view and the ruleset, attached to nothing yet
 			{"calls", r.makeCalls},      // the list of calls of program.go, for PID 2
@@ -196,7 +201,7 @@ func Execute(ctx context.Context, cfg Config) (*Result, error) {
 	err := r.steps(o.opening)
 	if err == nil {
 		r.born = r.beside(slices.Concat(o.probing, o.bearing))
-		err = r.born.join(r.steps(slices.Concat(o.planning, o.storing)))
+		err = r.born.join(r.prepare(o))
 	}
 	if err == nil {
 		err = r.steps(o.enclosing)
@@ -210,6 +215,18 @@ func Execute(ctx context.Context, cfg Config) (*Result, error) {
 	end := r.watch(ctx)
 	r.timing.mark("command")
 	return r.finish(started, end)
+}
+
+// prepare takes the steps that the birth does not need.
+func (r *Run) prepare(o order) error {
+	if err := r.steps(o.planning); err != nil {
+		return err
+	}
+	if r.plan.Egress == nil {
+		return r.steps(o.storing)
+	}
+	dialling := r.beside(o.dialling)
+	return dialling.join(r.steps(o.storing))
 }
 
 // Prepare decides everything about a run and changes nothing but agentguard's

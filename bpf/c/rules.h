@@ -20,8 +20,8 @@ struct rule_key {
 	u32 addr[4];
 };
 
+/* What is not used is 1 to 0, which holds no port. */
 struct rule {
-	u32 ranges;
 	struct {
 		u16 low, high;
 	} port[RULE_RANGES];
@@ -35,9 +35,15 @@ struct rule_map {
 	MAP_TYPE(value, struct rule);
 };
 
-/* rule_allows looks for the port in the rule of the key's address. */
+/*
+ * rule_allows looks for the port in the rule of the key's address. A difference
+ * is negative where the port is beyond that end of a range, and so is the or of
+ * both; the and is where each range has one. Without a branch the verifier has a
+ * single path to walk, at each start of a run with an allowlist.
+ */
 INLINE bool8 rule_allows(void *map, struct rule_key *key, u16 port)
 {
+	int outside = -1;
 	struct rule *r;
 	u32 i;
 
@@ -46,9 +52,8 @@ INLINE bool8 rule_allows(void *map, struct rule_key *key, u16 port)
 	if (!r)
 		return 0;
 	for (i = 0; i < RULE_RANGES; i++)
-		if (i < r->ranges && port >= r->port[i].low && port <= r->port[i].high)
-			return 1;
-	return 0;
+		outside &= (r->port[i].high - port) | (port - r->port[i].low);
+	return outside >= 0;
 }
 
 #endif

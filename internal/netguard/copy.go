@@ -15,12 +15,13 @@ import (
 // How bytes move. A direction that is idle holds neither buffer nor pipe: both
 // are taken when the socket is readable and given back when all is written.
 // Requests and answers go through a buffer; a direction that has filled it
-// streamAfter times in a row is a stream, and goes through a pipe without being
-// copied to user space until the source has less than a buffer's worth again.
+// streamAfter times is a stream, and goes through a pipe without being
+// copied to user space until the source has no more than a request's worth.
 // Nothing is allocated for a step: the collector would otherwise run all the time.
 const (
 	bufferSize  = 32 << 10
-	streamAfter = 8
+	requestSize = 4 << 10 // less is cheaper copied
+	streamAfter = 2
 	spliceChunk = 1 << 20
 	maxPipes    = 128 // at once; a stream that finds none uses a buffer
 )
@@ -118,7 +119,7 @@ type half struct {
 	moved   atomic.Uint64
 	touched *atomic.Int64 // time of the last byte, of both directions
 
-	full int // steps in a row that had a whole buffer's worth
+	full int // steps that had a whole buffer's worth, since the last that had little
 
 	// What a step holds, and what it calls: made once, as closures of each step they would be garbage.
 	buf         *[bufferSize]byte
@@ -170,10 +171,11 @@ func (h *half) step() (int, error) {
 		}
 	}
 	h.release(h.done == h.n)
-	if h.n < bufferSize {
-		h.full = 0
-	} else {
+	switch {
+	case h.n >= bufferSize:
 		h.full++
+	case h.n < requestSize:
+		h.full = 0
 	}
 	return h.done, h.err
 }

@@ -15,7 +15,7 @@ import (
 
 // A connection inside is answered only when the one outside is there, so that
 // connect(2) fails as it would without a relay. The listener's filter drops the
-// first packet (SYN) of each connection, and a packet socket hears it:
+// first packet (SYN) of each connection, and a raw socket hears it:
 //
 //	command: SYN --> dropped; heard --> dial --> connected: the same SYN, marked --> listener --> accept
 //	                                         --> failed:    RST or ICMP error     --> command: ECONNREFUSED, ...
@@ -23,8 +23,6 @@ import (
 // The mark is what the listener's filter lets through; to set it takes a
 // privilege in the namespace that the command has not. A SYN that comes again
 // while the destination is dialled is one that the command's kernel repeats.
-// Where the supervisor could make no packet socket, no filter is there either,
-// connections are accepted at once, and one that fails is reset.
 
 const (
 	acceptLimit = 20 * time.Second  // for the handshake inside, once outside is connected
@@ -50,11 +48,11 @@ type waiting struct {
 
 func newHolder(s *server) *holder { return &holder{s: s, held: map[pair]*waiting{}} }
 
-// serve reads the first packets of connections.
-func (h *holder) serve(f *os.File) {
+// serve reads the first packets of connections with read.
+func (h *holder) serve(read func(buf []byte) (int, error)) {
 	buf := make([]byte, maxSYN)
 	for {
-		n, err := f.Read(buf)
+		n, err := read(buf)
 		if errors.Is(err, os.ErrClosed) {
 			return
 		}
@@ -66,6 +64,51 @@ func (h *holder) serve(f *os.File) {
 			h.begin(p)
 		}
 	}
+}
+
+// readSegment reads from a raw socket of IPv6, which gives what follows the IP
+// header and tells the addresses beside it, and puts a header before it.
+func readSegment(f *os.File) func(buf []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofInet6Pktinfo))
+	return func(buf []byte) (n int, err error) {
+		rc, err := f.SyscallConn()
+		if err != nil {
+			return 0, err
+		}
+		var oobn int
+		var from unix.Sockaddr
+		rerr := rc.Read(func(fd uintptr) bool {
+			n, oobn, _, from, err = unix.Recvmsg(int(fd), buf[ip6Header:], oob, 0)
+			return err != unix.EAGAIN
+		})
+		if err = errors.Join(rerr, err); err != nil {
+			return 0, err
+		}
+		src, ok := from.(*unix.SockaddrInet6)
+		dst, told := sentTo6(oob[:oobn])
+		if !ok || !told {
+			return 0, nil
+		}
+		packet := buf[:ip6Header+n]
+		clear(packet[:ip6Header])
+		header6(packet, unix.IPPROTO_TCP, netip.AddrFrom16(src.Addr), dst)
+		return len(packet), nil
+	}
+}
+
+// sentTo6 finds the address that a packet was sent to (ipv6(7), IPV6_PKTINFO: a
+// struct in6_pktinfo).
+func sentTo6(oob []byte) (netip.Addr, bool) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	for _, m := range msgs {
+		if m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= 16 {
+			return netip.AddrFrom16([16]byte(m.Data)), true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // begin judges a connection, and dials for one that is new.
@@ -221,12 +264,17 @@ func (s *server) useRaw(role Role, file *os.File) error {
 	return nil
 }
 
-func (s *server) useSYN(file *os.File) error {
+func (s *server) useSYN(role Role, file *os.File) error {
 	f, err := duplicate(file)
-	if err == nil {
-		go s.holder.serve(f)
+	if err != nil {
+		return err
 	}
-	return err
+	read := f.Read
+	if role == SYN6 {
+		read = readSegment(f)
+	}
+	go s.holder.serve(read)
+	return nil
 }
 
 // duplicate keeps a socket whose own file is closed by its owner.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heard tells the holder of a connection to the rig, as a packet socket would.
+// heard tells the holder of a connection to the rig, as a raw socket would.
 func (r *rig) heard(from *net.TCPAddr) pair {
 	r.t.Helper()
 	p, ok := parseSYN(synPacket(from.String(), r.front.Addr().String(), 0))

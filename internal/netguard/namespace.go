@@ -58,6 +58,7 @@ func OpenNamespace(ns *os.File, cfg *Config) (*Namespace, error) {
 }
 
 func (n *Namespace) make(cfg *Config) error {
+	unpaced()
 	if err := addRoutes(&cfg.Table, cfg.IPv6); err != nil {
 		return err
 	}
@@ -91,6 +92,14 @@ func (n *Namespace) make(cfg *Config) error {
 		n.Spares = append(n.Spares, s)
 	}
 	return nil
+}
+
+// unpaced gives the namespace's connections a congestion control that does not
+// pace (tcp(7)): nothing is congested between the command and the relay, and a
+// host's bbr, which a new namespace has too, halves what they move. The relay's
+// connections outside have the host's. Where /proc/sys is read-only it stays as it is.
+func unpaced() {
+	_ = os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0) // of the thread's namespace; both families'
 }
 
 func (n *Namespace) makeFamily(f string, cfg *Config) error {

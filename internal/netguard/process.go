@@ -134,7 +134,7 @@ func (s *server) use(role Role, fd int) error {
 	case Raw4, Raw6:
 		return s.useRaw(role, f)
 	case SYN4, SYN6:
-		return s.useSYN(f)
+		return s.useSYN(role, f)
 	}
 	l, err := net.FileListener(f)
 	if err != nil {

@@ -1,7 +1,6 @@
 package netguard
 
 import (
-	"encoding/binary"
 	"errors"
 	"os"
 
@@ -55,15 +54,11 @@ var markedOnly = []unix.SockFilter{
 	give(0),
 }
 
-// synOnly4 and synOnly6 are the packet sockets': TCP, the first fragment, SYN and
-// no ACK, without the mark. The packet begins with the IP header.
+// synOnly4 and synOnly6 are the raw sockets': SYN and no ACK, without the mark. An
+// IPv4 packet begins with its IP header there, an IPv6 packet with the TCP header (raw(7)).
 var synOnly4 = []unix.SockFilter{
 	load(unix.BPF_W, skfMark),
-	jumpEqual(ownMark, 9, 0),
-	load(unix.BPF_B, 9),
-	jumpEqual(unix.IPPROTO_TCP, 0, 7),
-	load(unix.BPF_H, 6),
-	{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 0x1fff, Jt: 5},
+	jumpEqual(ownMark, 5, 0),
 	{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // the header's length
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: 13},
 	and(flagSYN | flagACK),
@@ -74,25 +69,18 @@ var synOnly4 = []unix.SockFilter{
 
 var synOnly6 = []unix.SockFilter{
 	load(unix.BPF_W, skfMark),
-	jumpEqual(ownMark, 6, 0),
-	load(unix.BPF_B, 6),
-	jumpEqual(unix.IPPROTO_TCP, 0, 4),
-	load(unix.BPF_B, ip6Header+13),
+	jumpEqual(ownMark, 4, 0),
+	load(unix.BPF_B, 13),
 	and(flagSYN | flagACK),
 	jumpEqual(flagSYN, 0, 1),
 	give(all),
 	give(0),
 }
 
-// holdAll makes the packet sockets and sets the listeners' filters. A kernel
-// without packet sockets has neither.
+// holdAll makes the raw sockets and sets the listeners' filters.
 func (n *Namespace) holdAll(families []string) error {
 	for _, f := range families {
-		err := n.hear(f)
-		if errors.Is(err, unix.EAFNOSUPPORT) {
-			return nil
-		}
-		if err != nil {
+		if err := n.hear(f); err != nil {
 			return err
 		}
 	}
@@ -126,22 +114,26 @@ func (n *Namespace) listeners() []*os.File {
 	return out
 }
 
-// hear makes the packet socket of a family.
+// hear makes the raw socket of a family. Nothing is sent in the namespace yet that
+// could come before the filter. No packet socket: each one's end waits for
+// a grace period of RCU, and so would the run's.
 func (n *Namespace) hear(f string) error {
-	protocol, filter := uint16(unix.ETH_P_IP), synOnly4
+	family, filter := unix.AF_INET, synOnly4
 	if f == "6" {
-		protocol, filter = unix.ETH_P_IPV6, synOnly6
+		family, filter = unix.AF_INET6, synOnly6
 	}
-	// Protocol 0 hears nothing: the filter is there before bind(2) says what is heard (packet(7)).
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	return n.keep(Role("syn"+f), os.NewFile(uintptr(fd), "syn"+f), errors.Join(
+	errs := []error{
 		attachFilter(fd, filter),
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, synBuffer)),
-		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(protocol), Ifindex: loIndex})),
-	))
+	}
+	if family == unix.AF_INET6 { // there is no header that would tell
+		errs = append(errs, os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)))
+	}
+	return n.keep(Role("syn"+f), os.NewFile(uintptr(fd), "syn"+f), errors.Join(errs...))
 }
 
 // attachFilter sets a filter for good: whoever is handed the socket cannot change it.
@@ -151,8 +143,4 @@ func attachFilter(fd int, filter []unix.SockFilter) error {
 		os.NewSyscallError("setsockopt", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)),
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1)),
 	)
-}
-
-func bigEndian(n uint16) uint16 {
-	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
