@@ -186,7 +186,7 @@ compat: build ## everyday tools in every mode of the workspace; writes docs/comp
 .PHONY: bench
 bench: bench-launch ## launch time, workspaces, allowlists and records, beside native and others, interleaved
 	@$(MAKE) --no-print-directory bench-workspace BENCHFLAGS=
-	@$(MAKE) --no-print-directory bench-relay BENCHFLAGS='-rounds 3 -megabytes 64 -requests 1000 -idle 2000'
+	@$(MAKE) --no-print-directory bench-relay BENCHFLAGS='-rounds 10 -megabytes 64 -requests 1000 -idle 2000'
 	@$(MAKE) --no-print-directory bench-record BENCHFLAGS=
 
 .PHONY: bench-launch

@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 )
 
@@ -36,13 +37,17 @@ type options struct {
 	mode, server, sock string // of a child
 }
 
+// init keeps the main thread for main: a thread that enters a namespace must end
+// with its work, and the main thread does not.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	var o options
 	flag.StringVar(&o.agentguard, "agentguard", "bin/agentguard", "the agentguard binary")
 	flag.IntVar(&o.rounds, "rounds", 20, "measured rounds, after one to warm up")
 	flag.Int64Var(&o.megabytes, "megabytes", 128, "of each stream")
 	flag.IntVar(&o.requests, "requests", 2000, "small requests on one connection; a tenth as many on connections of their own")
-	flag.IntVar(&o.idle, "idle", 500, "idle connections at the end; 0: none")
+	flag.IntVar(&o.idle, "idle", 2000, "idle connections at the end; 0: none")
 	flag.StringVar(&o.mode, "mode", "", "what a child of this program is: server, socks, client or idle")
 	flag.StringVar(&o.server, "server", "", "of a child: the server's address")
 	flag.StringVar(&o.sock, "socks", "", "of a child: the SOCKS relay's address")
