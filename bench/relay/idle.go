@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // hold opens the idle connections, each of which has worked once, and keeps
@@ -61,14 +62,26 @@ func idleCost(w io.Writer, argv []string, n int) error {
 		if err != nil {
 			return err
 		}
-		memory[i], files[i] = resident(pid), descriptors(pid)
+		memory[i], files[i] = settled(pid), descriptors(pid)
 		if _, err := io.WriteString(in, "\n"); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(w, "%d idle connections: %d descriptors and %.1f KiB each; the process had %.1f MiB with one and %.1f MiB with all\n",
+	fmt.Fprintf(w, "%d idle connections, at rest: %d descriptors and %.1f KiB each; the process had %.1f MiB with one and %.1f MiB with all\n",
 		n, (files[1]-files[0])/(n-1), float64(memory[1]-memory[0])/float64(n-1), float64(memory[0])/1024, float64(memory[1])/1024)
 	return errors.Join(in.Close(), cmd.Wait())
+}
+
+// settled is what a process holds when that has not changed any more for some time.
+func settled(pid int) int {
+	last, since := resident(pid), time.Now()
+	for time.Since(since) < 12*time.Second {
+		time.Sleep(200 * time.Millisecond)
+		if n := resident(pid); n < last {
+			last, since = n, time.Now()
+		}
+	}
+	return last
 }
 
 // childOf finds the child of a process by its first argument.

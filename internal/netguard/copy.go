@@ -130,18 +130,10 @@ type half struct {
 	fetch, give func(fd uintptr) bool
 }
 
-func newHalf(src, dst *net.TCPConn, pipes *pipePool, b *budget, touched *atomic.Int64) (*half, error) {
-	in, err := src.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	out, err := dst.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	h := &half{dst: dst, in: in, out: out, pipes: pipes, budget: b, touched: touched}
+// start makes it ready to run: from in to out, which is dst's.
+func (h *half) start(in, out syscall.RawConn, dst *net.TCPConn, pipes *pipePool, b *budget, touched *atomic.Int64) {
+	h.in, h.out, h.dst, h.pipes, h.budget, h.touched = in, out, dst, pipes, b, touched
 	h.fetch, h.give = h.receive, h.send
-	return h, nil
 }
 
 // run moves bytes until the source has ended, and passes the end on.

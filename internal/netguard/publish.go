@@ -64,7 +64,7 @@ func (s *server) admitCaller(c *net.TCPConn, port uint16) {
 		s.failed(&e, err)
 		return
 	}
-	s.relay(&connection{inside: inside, outside: c}, &e, started)
+	s.relay(newConnection(inside, c, &e, started))
 }
 
 // maxInside bounds the connects inside that are waited for at once.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,8 @@ const IdleLimit = time.Hour
 
 const (
 	acceptPause = 10 * time.Millisecond // after an accept that failed for want of descriptors
-	idleLook    = 30 * time.Second      // how often idle connections are looked for
+	idleLook    = 5 * time.Second       // how often idle connections are looked for
+	burst       = 100                   // connections whose dials have left enough behind to be given back
 )
 
 // server is the process at work: the resolver and the relay of one run.
@@ -31,6 +33,7 @@ type server struct {
 	pipes  pipePool
 	budget *budget
 	open   atomic.Int64 // connections and flows
+	opened atomic.Int64 // ever
 
 	ctx   context.Context // ends with the run
 	stop  context.CancelFunc
@@ -58,12 +61,40 @@ func newServer(cfg *Config, events *reporter) *server {
 	return s
 }
 
-// connection is one that is relayed: inside is the command's.
+// connection is one that is relayed: inside is the command's. It has no more than
+// an idle one needs: there may be thousands.
 type connection struct {
 	inside, outside *net.TCPConn
-	up, down        *half
+	up, down        half
 	touched         atomic.Int64 // ns; of the last byte
 	why             atomic.Value // string: the end that was decided here
+	ended           atomic.Int32 // directions
+	started         time.Time
+
+	name        []byte // what is told of it at its end: see Event
+	asked, addr netip.AddrPort
+	via         bool
+	published   bool
+}
+
+// newConnection is one that e begins to tell of.
+func newConnection(inside, outside *net.TCPConn, e *Event, started time.Time) *connection {
+	return &connection{
+		inside: inside, outside: outside, started: started,
+		name: e.Name, asked: e.Asked, addr: e.Addr, via: e.Via, published: e.Published,
+	}
+}
+
+// event tells how it was.
+func (c *connection) event() Event {
+	e := Event{
+		Kind: KindConnect, Proto: "tcp", Name: c.name, Asked: c.asked, Addr: c.addr, Via: c.via, Published: c.published,
+		Sent: c.up.moved.Load(), Received: c.down.moved.Load(), Duration: time.Since(c.started), End: EndClosed,
+	}
+	if why, ok := c.why.Load().(string); ok {
+		e.End = why
+	}
+	return e
 }
 
 // abort breaks both sides off with a reset.
@@ -99,7 +130,7 @@ func (s *server) accept(c *net.TCPConn) {
 	started := time.Now()
 	asked := addrPort(c.LocalAddr())
 	if w := s.holder.take(pair{addrPort(c.RemoteAddr()), asked}); w != nil {
-		s.relay(&connection{inside: c, outside: w.out}, &w.e, w.started)
+		s.relay(newConnection(c, w.out, &w.e, w.started))
 		return
 	}
 	dest, ok := s.dir.find("tcp", asked)
@@ -121,7 +152,7 @@ func (s *server) accept(c *net.TCPConn) {
 		s.failed(&e, err)
 		return
 	}
-	s.relay(&connection{inside: c, outside: out.(*net.TCPConn)}, &e, started)
+	s.relay(newConnection(c, out.(*net.TCPConn), &e, started))
 }
 
 // deny breaks off a connection that was never relayed.
@@ -140,6 +171,7 @@ func (s *server) admit() string {
 		s.open.Add(-1)
 		return LimitConnections
 	}
+	s.opened.Add(1)
 	return ""
 }
 
@@ -156,42 +188,39 @@ func (s *server) failed(e *Event, err error) {
 	s.events.emit(*e)
 }
 
-// relay moves bytes both ways until both have ended, and then reports e. It
+// relay moves bytes both ways until both have ended, and then reports it. It
 // returns at once: two fresh goroutines, whose stacks have not grown by dialling,
 // are all that an idle connection has.
-func (s *server) relay(c *connection, e *Event, started time.Time) {
-	var err error
-	if c.up, err = newHalf(c.inside, c.outside, &s.pipes, s.budget, &c.touched); err == nil {
-		c.down, err = newHalf(c.outside, c.inside, &s.pipes, nil, &c.touched)
-	}
-	done := func() {
-		_, _ = c.inside.Close(), c.outside.Close() // closed already where it was broken off
-		s.leave(c)
-		s.open.Add(-1)
-		e.End = EndClosed
-		if why, ok := c.why.Load().(string); ok {
-			e.End = why
-		}
-		if c.down != nil {
-			e.Sent, e.Received = c.up.moved.Load(), c.down.moved.Load()
-		}
-		e.Duration = time.Since(started)
-		s.events.emit(*e)
-	}
-	if err != nil || !s.enter(c) {
+func (s *server) relay(c *connection) {
+	in, err1 := c.inside.SyscallConn()
+	out, err2 := c.outside.SyscallConn()
+	c.up.start(in, out, c.outside, &s.pipes, s.budget, &c.touched)
+	c.down.start(out, in, c.inside, &s.pipes, nil, &c.touched)
+	if err1 != nil || err2 != nil || !s.enter(c) {
 		c.abort(EndRun)
-		done()
+		s.done(c)
 		return
 	}
-	var ended atomic.Int32
-	for _, h := range []*half{c.up, c.down} {
-		s.wait.Go(func() {
-			c.end(h.run())
-			if ended.Add(1) == 2 {
-				done()
-			}
-		})
+	s.wait.Add(2)
+	go s.move(c, &c.up)
+	go s.move(c, &c.down)
+}
+
+// move is one direction.
+func (s *server) move(c *connection, h *half) {
+	defer s.wait.Done()
+	c.end(h.run())
+	if c.ended.Add(1) == 2 {
+		s.done(c)
 	}
+}
+
+// done reports a connection that has ended.
+func (s *server) done(c *connection) {
+	_, _ = c.inside.Close(), c.outside.Close() // closed already where it was broken off
+	s.leave(c)
+	s.open.Add(-1)
+	s.events.emit(c.event())
 }
 
 // end passes a direction's failure on to both sides.
@@ -228,12 +257,14 @@ func (s *server) leave(c *connection) {
 func (s *server) breakIdle(limit, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var last, given int64
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
 		}
+		last, given = s.giveBack(last, given)
 		before := time.Now().Add(-limit).UnixNano()
 		s.mu.Lock()
 		for c := range s.live {
@@ -243,6 +274,18 @@ func (s *server) breakIdle(limit, every time.Duration) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// giveBack returns memory to the system when many connections have been opened since
+// it did so last, and none since the last look: a third of what they took
+// is stacks that have dialled. It returns what it is to be called with next.
+func (s *server) giveBack(last, given int64) (now, back int64) {
+	now = s.opened.Load()
+	if now == last && now-given >= burst {
+		debug.FreeOSMemory()
+		given = now
+	}
+	return now, given
 }
 
 // end breaks off what is still open, reports it, and waits until all is told.
