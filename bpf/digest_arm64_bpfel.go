@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "7fb3e0a31946d747584d5e9dfc6d3d337e0cabd305cd79ebd88990d95365ef2d"
+const objectsDigest = "32dc4af8e5c73997726befa23cec9acbcf54df20ecd8e766615729939e766bf8"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "a6acd5e78b751c9ad1f6387be0e0460cfd8d682826e0937d87ab2641437508d9"
+const objectsDigest = "b771b15010f5d9ca67be70defea6420f7e9fd269a489ea436d0d1b0cd7530b55"

@@ -39,11 +39,8 @@ type network struct {
 const networkGrace = 5 * time.Second
 
 // startDialler starts the process that dials, which needs a few milliseconds to
-// be ready, and loads the look-up program: both beside the birth.
+// be ready.
 func (r *Run) startDialler() error {
-	if r.plan.Egress == nil {
-		return nil
-	}
 	if err := checkMain(); err != nil {
 		return err
 	}
@@ -65,8 +62,13 @@ func (r *Run) startDialler() error {
 		return err
 	}
 	go func() { n.limited <- n.leaf.Join(n.process.Pid()) }()
+	return nil
+}
+
+// loadEdge loads the look-up program, which is attached to nothing yet.
+func (r *Run) loadEdge() (err error) {
 	if !r.plan.Egress.PerAddress {
-		n.edge, err = bpf.NewEdge(r.plan.Egress.rules())
+		r.net.edge, err = bpf.NewEdge(r.plan.Egress.rules())
 	}
 	return err
 }
@@ -173,19 +175,25 @@ func (r *Run) networkEvent(e *netguard.Event) {
 	r.rec.network(e, r.plan.Egress)
 }
 
-// end ends the dialling process when the run is dead, and waits for the rest of
-// its account.
-func (n *network) end(log zerolog.Logger) {
+// end ends the dialling process when the run is dead. What else there is to do
+// goes on meanwhile; the function that it returns waits for the rest of its account.
+func (n *network) end(log zerolog.Logger) (wait func()) {
 	if n == nil || n.inside == nil {
-		return
+		return func() {}
 	}
 	n.ended.Store(true)
-	stop := time.AfterFunc(networkGrace, func() { _ = n.process.Kill() })
-	defer stop.Stop()
-	err := n.process.Finish()
-	n.told.Wait()
-	if n.err = errors.Join(n.err, err, n.process.Close(networkGrace)); n.err != nil {
-		log.Error().Err(n.err).Msg("network")
+	done := make(chan error, 1)
+	go func() {
+		stop := time.AfterFunc(networkGrace, func() { _ = n.process.Kill() })
+		defer stop.Stop()
+		err := n.process.Finish()
+		n.told.Wait()
+		done <- errors.Join(n.err, err, n.process.Close(networkGrace))
+	}()
+	return func() {
+		if n.err = <-done; n.err != nil {
+			log.Error().Err(n.err).Msg("network")
+		}
 	}
 }
 
