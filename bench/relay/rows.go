@@ -129,8 +129,15 @@ var columns = []struct {
 	title          string
 	measure, value int
 }{
-	{"down MB/s", 0, 0}, {"CPU ms", 0, 1}, {"up MB/s", 1, 0}, {"CPU ms", 1, 1}, {"requests/s", 2, 0}, {"CPU ms", 2, 1},
-	{"connect us", 3, 0}, {"connect+request us", 3, 1}, {"CPU ms", 3, 2},
+	{"down MB/s", 0, 0},
+	{"CPU ms", 0, 1},
+	{"up MB/s", 1, 0},
+	{"CPU ms", 1, 1},
+	{"requests/s", 2, 0},
+	{"CPU ms", 2, 1},
+	{"connect us", 3, 0},
+	{"connect+request us", 3, 1},
+	{"CPU ms", 3, 2},
 }
 
 // table prints the medians, and the medians of the ratios to the reference in the same turn.
