@@ -179,6 +179,11 @@ cases: build ## the confinement cases in CASES, where they are to be had
 	@.ci/deps.sh cases
 	.ci/cases.sh $(CASES)
 
+.PHONY: cases-user
+cases-user: build ## the same cases for an ordinary user, through the helper
+	@.ci/deps.sh cases
+	.ci/cases.sh $(CASES) all cases-user.sh
+
 .PHONY: compat
 compat: build ## everyday tools in every mode of the workspace; writes docs/compat.md
 	.ci/compat.sh $(ROWS)
