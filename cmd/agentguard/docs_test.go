@@ -39,6 +39,7 @@ func eachCommand(c *cobra.Command, visit func(c *cobra.Command, name string)) {
 
 // noJSON are the commands whose output is no answer in lines, and why.
 var noJSON = map[string]string{
+	"attach":         "prints what the command wrote",
 	"init":           "prints a policy",
 	"policy suggest": "prints a policy",
 	"policy schema":  "prints JSON",
