@@ -21,6 +21,7 @@ var lowers = []struct {
 	{"btrfs", "mkfs.btrfs", `truncate -s 200M img; mkfs.btrfs -q img >/dev/null 2>&1; mount -o loop img m`, true},
 	{"tmpfs", "mount", `mount -t tmpfs none m`, false}, // mapped from Linux 6.3 on
 	{"overlay", "mount", `mkdir t; mount -t tmpfs none t; mkdir t/l t/u t/w; mount -t overlay none -o lowerdir=t/l,upperdir=t/u,workdir=t/w m`, false},
+	// Without RENAME_EXCHANGE and RENAME_NOREPLACE: what a commit does instead.
 	{"fuse", "bindfs", `mkdir src; bindfs src m`, false},
 }
 
