@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/netguard"
+	"github.com/agentguard/agentguard/internal/reexec"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/trace"
 )
@@ -158,11 +159,11 @@ func (e *Egress) limit(name string) int64 {
 
 // dialIdentity is who dials for a run: its caller, with the caller's authority
 // on the network and no more. For root it is a uid that owns nothing.
-func dialIdentity(c Caller) netguard.Identity {
+func dialIdentity(c Caller) reexec.Identity {
 	if c.UID == 0 {
-		return netguard.Identity{UID: dialUID, GID: dialUID}
+		return reexec.Identity{UID: dialUID, GID: dialUID}
 	}
-	return netguard.Identity{UID: c.UID, GID: c.GID, Groups: c.Groups}
+	return reexec.Identity{UID: c.UID, GID: c.GID, Groups: c.Groups}
 }
 
 // dialConfig is what the dialling process is told.

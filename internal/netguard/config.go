@@ -33,6 +33,7 @@ type Config struct {
 	PrivateNames []string              `json:"private_names,omitempty"` // may lead to special addresses; "*." and a domain too
 	PrivateNets  []netip.Prefix        `json:"private_nets,omitempty"`  // special addresses that any allowed name may lead to
 	Proxy        *Proxy                `json:"proxy,omitempty"`         // that connections go through; nil: none
+	Brokers      []Broker              `json:"brokers,omitempty"`       // endpoints whose connections another process serves
 	IPv6         bool                  `json:"ipv6"`                    // the namespace has it
 	PerAddress   bool                  `json:"per_address,omitempty"`   // a socket for each address and port: there is no look-up program
 	AcceptFirst  bool                  `json:"accept_first,omitempty"`  // connections are answered before they are dialled

@@ -3,7 +3,6 @@ package netguard
 import (
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -112,7 +111,7 @@ var errBytes = errors.New("max_egress_bytes is reached")
 
 // half is one direction of a connection. It is run by one goroutine.
 type half struct {
-	dst     *net.TCPConn
+	dst     stream
 	in, out syscall.RawConn
 	pipes   *pipePool
 	budget  *budget // of what the command sends; nil the other way
@@ -131,7 +130,7 @@ type half struct {
 }
 
 // start makes it ready to run: from in to out, which is dst's.
-func (h *half) start(in, out syscall.RawConn, dst *net.TCPConn, pipes *pipePool, b *budget, touched *atomic.Int64) {
+func (h *half) start(in, out syscall.RawConn, dst stream, pipes *pipePool, b *budget, touched *atomic.Int64) {
 	h.in, h.out, h.dst, h.pipes, h.budget, h.touched = in, out, dst, pipes, b, touched
 	h.fetch, h.give = h.receive, h.send
 }

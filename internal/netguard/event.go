@@ -44,7 +44,8 @@ type Event struct {
 	Name  []byte `json:"name,omitempty"`  // bytes as asked for, lower case
 	Count uint64 `json:"count,omitempty"` // equal events that this one stands for; 0 is 1
 
-	Published bool `json:"published,omitempty"` // from outside, to a published port; Addr is the peer
+	Broker    string `json:"broker,omitempty"`    // dialled for this broker, or led to it: its name inside
+	Published bool   `json:"published,omitempty"` // from outside, to a published port; Addr is the peer
 
 	Denied bool   `json:"denied,omitempty"`
 	Limit  string `json:"limit,omitempty"` // which limit refused it

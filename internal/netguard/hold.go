@@ -118,6 +118,10 @@ func (h *holder) begin(p syn) {
 	if !ok && p.to.Addr().IsLoopback() { // a server of the command's own
 		return
 	}
+	if ok && dest.broker { // there is nothing to wait for
+		s.inject(p.again(), p.to.Addr())
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.held[p.pair]; w != nil {

@@ -73,6 +73,9 @@ func (d *directory) index(name string) (uint32, bool, error) {
 	}
 	for above := range wildcardsOf(name) {
 		w := d.wild[above]
+		if strings.HasSuffix(name, brokerDomain) {
+			break // only those that are configured exist
+		}
 		if w == nil {
 			continue
 		}
@@ -98,6 +101,8 @@ type destination struct {
 	name string     // "" where the address is meant itself
 	addr netip.Addr // the address that was asked for
 	port uint16
+
+	broker bool // it is no destination: another process serves it
 }
 
 // find says what a connection to addr:port is meant for, and whether the
@@ -123,7 +128,7 @@ func (d *directory) find(proto string, to netip.AddrPort) (destination, bool) {
 		return dest, false
 	}
 	n := d.block[i]
-	dest.name = n.Name
+	dest.name, dest.broker = n.Name, n.Broker
 	if n.wild() {
 		d.mu.Lock()
 		dest.name, ok = d.named[index]

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +27,7 @@ const (
 	Raw4, Raw6       Role = "raw4", "raw6" // whole packets: answers from the address that was asked
 	SYN4, SYN6       Role = "syn4", "syn6" // hear the first packet of each connection
 	Spare            Role = "spare"        // unconnected, for a published port
+	Brokers          Role = "brokers"      // no socket of the namespace: it leads to the process of the brokers
 )
 
 // spares is how many unconnected sockets are kept ready for published ports.
@@ -207,6 +209,9 @@ func spareSocket() (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), string(Spare)), nil
 }
+
+// checkLimit bounds what a healthy namespace answers at once.
+const checkLimit = 10 * time.Second
 
 // Check shows that the namespace's look-up program is in place: a listener on
 // all addresses must not be reached at a synthetic one that is not allowed.

@@ -12,12 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/lockdown"
+	"github.com/agentguard/agentguard/internal/reexec"
 )
 
 // Mode is the argument that makes a program of ours this process: see [Main].
 const Mode = "__netguard"
-
-const controlFD = 3
 
 // Bounds of the process's memory: what the collector aims at, and what the
 // kernel allows (RLIMIT_DATA: writable private memory).
@@ -29,14 +28,8 @@ const (
 
 // Main is the process; it returns its exit status. It reads its configuration
 // from standard input, receives its sockets on descriptor 3, and says there
-// what happens. Errors go to standard error, which the supervisor reads.
-func Main() int {
-	if err := serveProcess(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
+// what happens.
+func Main() int { return reexec.Main(serveProcess) }
 
 func serveProcess() error {
 	b, err := io.ReadAll(os.Stdin)
@@ -47,14 +40,9 @@ func serveProcess() error {
 	if err != nil {
 		return err
 	}
-	control := os.NewFile(controlFD, "control")
-	c, err := net.FileConn(control)
-	if err = errors.Join(err, control.Close()); err != nil {
+	conn, err := reexec.Control()
+	if err != nil {
 		return err
-	}
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return errors.New("descriptor 3 is not the supervisor's socket")
 	}
 	debug.SetGCPercent(gcPercent)
 	if err := lockdown.Enter(cfg.Seccomp, softMemory, hardMemory); err != nil {
@@ -62,59 +50,26 @@ func serveProcess() error {
 	}
 	events := newReporter(func(b []byte) error { _, err := conn.Write(b); return err })
 	s := newServer(cfg, events)
-	err = s.follow(conn)
+	err = reexec.Receive(conn, s.follow)
 	s.end()
 	return err
 }
 
-// follow takes sockets from the supervisor until it has no more to say: the run
-// has ended, or the supervisor has.
-func (s *server) follow(conn *net.UnixConn) error {
-	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*maxRights))
-	for {
-		n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)
-		if errors.Is(err, io.EOF) || err == nil && n == 0 {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		fds, err := receivedFDs(oob[:oobn])
-		if err != nil {
-			return err
-		}
-		if string(buf[:n]) == allSent {
-			if err := s.begin(); err != nil {
-				return err
-			}
-			continue
-		}
-		roles := strings.Fields(string(buf[:n]))
-		if len(roles) != len(fds) {
-			return fmt.Errorf("%d sockets came for %d roles", len(fds), len(roles))
-		}
-		for i, fd := range fds {
-			if err := s.use(Role(roles[i]), fd); err != nil {
-				return fmt.Errorf("%s: %w", roles[i], err)
-			}
+// follow takes sockets from the supervisor.
+func (s *server) follow(message string, fds []int) error {
+	if message == allSent {
+		return s.begin()
+	}
+	roles := strings.Fields(message)
+	if len(roles) != len(fds) {
+		return fmt.Errorf("%d sockets came for %d roles", len(fds), len(roles))
+	}
+	for i, fd := range fds {
+		if err := s.use(Role(roles[i]), fd); err != nil {
+			return fmt.Errorf("%s: %w", roles[i], err)
 		}
 	}
-}
-
-func receivedFDs(oob []byte) ([]int, error) {
-	var all []int
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	for i := range msgs {
-		fds, err := unix.ParseUnixRights(&msgs[i])
-		if err != nil {
-			return all, err
-		}
-		all = append(all, fds...)
-	}
-	for _, fd := range all {
-		unix.CloseOnExec(fd)
-	}
-	return all, err
+	return nil
 }
 
 // use begins to serve a socket of the namespace.
@@ -135,6 +90,8 @@ func (s *server) use(role Role, fd int) error {
 		return s.useRaw(role, f)
 	case SYN4, SYN6:
 		return s.useSYN(role, f)
+	case Brokers:
+		return s.useBrokers(f)
 	}
 	l, err := net.FileListener(f)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,7 @@ type server struct {
 
 	flows   *flows
 	holder  *holder
+	brokers brokers
 	raw     [2]atomic.Pointer[os.File] // send whole packets into the namespace, by family
 	sockets chan int                   // of the namespace, for published ports
 	inside  chan struct{}              // slots of connects to those
@@ -55,6 +57,7 @@ func newServer(cfg *Config, events *reporter) *server {
 		s.dir.most = FewNames
 	}
 	s.dialer = newDialer(cfg, s.dir)
+	s.brokers.init(cfg)
 	s.flows, s.holder, s.sockets = newFlows(s), newHolder(s), make(chan int, 4*spares)
 	s.inside = make(chan struct{}, maxInside)
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -64,7 +67,7 @@ func newServer(cfg *Config, events *reporter) *server {
 // connection is one that is relayed: inside is the command's. It has no more than
 // an idle one needs: there may be thousands.
 type connection struct {
-	inside, outside *net.TCPConn
+	inside, outside stream
 	up, down        half
 	touched         atomic.Int64 // ns; of the last byte
 	why             atomic.Value // string: the end that was decided here
@@ -75,20 +78,21 @@ type connection struct {
 	asked, addr netip.AddrPort
 	via         bool
 	published   bool
+	broker      string
 }
 
 // newConnection is one that e begins to tell of.
-func newConnection(inside, outside *net.TCPConn, e *Event, started time.Time) *connection {
+func newConnection(inside, outside stream, e *Event, started time.Time) *connection {
 	return &connection{
 		inside: inside, outside: outside, started: started,
-		name: e.Name, asked: e.Asked, addr: e.Addr, via: e.Via, published: e.Published,
+		name: e.Name, asked: e.Asked, addr: e.Addr, via: e.Via, published: e.Published, broker: e.Broker,
 	}
 }
 
 // event tells how it was.
 func (c *connection) event() Event {
 	e := Event{
-		Kind: KindConnect, Proto: "tcp", Name: c.name, Asked: c.asked, Addr: c.addr, Via: c.via, Published: c.published,
+		Kind: KindConnect, Proto: "tcp", Name: c.name, Asked: c.asked, Addr: c.addr, Via: c.via, Published: c.published, Broker: c.broker,
 		Sent: c.up.moved.Load(), Received: c.down.moved.Load(), Duration: time.Since(c.started), End: EndClosed,
 	}
 	if why, ok := c.why.Load().(string); ok {
@@ -104,8 +108,17 @@ func (c *connection) abort(why string) {
 	reset(c.outside)
 }
 
-func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // closed already: then there is nothing to reset
+// stream is one side of a connection: of TCP, or a unix socket to the process of the brokers.
+type stream interface {
+	Close() error
+	CloseWrite() error
+	SyscallConn() (syscall.RawConn, error)
+}
+
+func reset(c stream) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // closed already: then there is nothing to reset
+	}
 	_ = c.Close()
 }
 
@@ -137,6 +150,10 @@ func (s *server) accept(c *net.TCPConn) {
 	e := Event{Kind: KindConnect, Name: []byte(dest.name), Proto: "tcp", Asked: asked}
 	if !ok {
 		s.deny(c, e)
+		return
+	}
+	if dest.broker {
+		s.handOver(c, dest, e)
 		return
 	}
 	if e.Limit = s.admit(); e.Limit != "" {

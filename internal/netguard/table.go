@@ -13,6 +13,7 @@ type Entry struct {
 	Host   string       // a lower-case ASCII name, or "*." and a name; "" where Prefix is set
 	Prefix netip.Prefix // an address or a range
 	Ports  Ports
+	Broker bool // Host is no destination: a [Broker] serves it
 }
 
 // Ports is a range of ports, both ends included.
@@ -38,6 +39,8 @@ type Name struct {
 	Bits  uint8   `json:"bits"`  // the block has 1<<Bits addresses
 	TCP   []Ports `json:"tcp,omitempty"`
 	UDP   []Ports `json:"udp,omitempty"`
+
+	Broker bool `json:"broker,omitempty"` // it is no destination
 }
 
 // Net is an allowed address or range. The ports of a range hold for every
@@ -100,7 +103,7 @@ func (c *compiler) place(e Entry) (tcp, udp *[]Ports) {
 	if e.Host != "" {
 		n := c.names[e.Host]
 		if n == nil {
-			n = &Name{Name: e.Host}
+			n = &Name{Name: e.Host, Broker: e.Broker}
 			c.names[e.Host] = n
 		}
 		return &n.TCP, &n.UDP
@@ -119,7 +122,7 @@ func (c *compiler) allNames() []Name {
 	for _, n := range c.names {
 		all := *n
 		for above := range wildcardsOf(n.Name) {
-			if w := c.names[above]; w != nil && w != n {
+			if w := c.names[above]; w != nil && w != n && !n.Broker {
 				all.TCP, all.UDP = slices.Concat(all.TCP, w.TCP), slices.Concat(all.UDP, w.UDP)
 			}
 		}
