@@ -26,6 +26,7 @@ var about = map[string]string{
 	"network.unix":                "sockets of the host",
 	"network.listen":              "servers inside the run, for itself",
 	"network.publish":             "loopback ports of the run on the host",
+	"network.broker":              "APIs that the host calls for the command, with a credential that it never sees",
 	"network.max_connections":     "connections in all",
 	"network.max_egress_bytes":    "bytes sent in all",
 	"process.max_cpu_seconds":     "CPU time of the whole tree",

@@ -48,6 +48,7 @@ func TestFromFlags(t *testing.T) {
 		{"proxy", "none", "network.proxy", "none"},
 		{"unix", "/run/app.sock", "network.unix", "/run/app.sock"},
 		{"publish", "8080", "network.publish", "8080"},
+		{"broker", "model", "network.broker", "model"},
 		{"memory", "512M", "process.max_memory_mb", "512M"},
 		{"memory", "1073741824", "process.max_memory_mb", "1G"},
 		{"memory", "none", "process.max_memory_mb", "none"},
@@ -83,7 +84,11 @@ func TestFromFlags(t *testing.T) {
 
 // The flags of the issue are exactly the flags of the schema.
 func TestFlagsAreComplete(t *testing.T) {
+<<<<<<< HEAD
 	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env dispatch stdout trace on-loss allow-gap")
+=======
+	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish broker cpu memory wall pids user env env stdout trace on-loss allow-gap")
+>>>>>>> 803122d (A broker is a key of the policy, an entry of a file of actions and a kind of the record; its process has a filter that opens nothing)
 	var got []string
 	for _, k := range schema() {
 		if k.flag != "" {

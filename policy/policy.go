@@ -109,6 +109,7 @@ type Policy struct {
 	Unix           []Text
 	Listen         Text    // "loopback" or "deny"
 	Publish        []Limit // N is a port
+	Broker         []Text  // names of brokers: APIs that are called with a credential of the host's
 	MaxConnections Limit
 	MaxEgressBytes Limit
 

@@ -32,6 +32,7 @@ var sampleValues = map[string][2]string{
 	"network.unix":                {"/a.sock", "/b.sock"},
 	"network.listen":              {"deny", "loopback"},
 	"network.publish":             {"80", "81"},
+	"network.broker":              {"a-model", "forge"},
 	"network.max_connections":     {"10", "20"},
 	"network.max_egress_bytes":    {"10M", "20M"},
 	"process.max_cpu_seconds":     {"10", "20"},

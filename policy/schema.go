@@ -81,6 +81,7 @@ func networkKeys() []key {
 		{"network.unix", "unix", many, isString, texts(func(p *Policy) *[]Text { return &p.Unix }, parsePath, pathCovers)},
 		{"network.listen", "", one, isString, word(text(func(p *Policy) *Text { return &p.Listen }), "deny", "loopback")},
 		{"network.publish", "publish", many, isCount, ports()},
+		{"network.broker", "broker", many, isString, texts(func(p *Policy) *[]Text { return &p.Broker }, parseBroker, equal)},
 		{"network.max_connections", "", one, isCount, count(func(p *Policy) *Limit { return &p.MaxConnections }, maxCount)},
 		{"network.max_egress_bytes", "", one, isQuantity, size(func(p *Policy) *Limit { return &p.MaxEgressBytes }, 1)},
 	}

@@ -169,6 +169,15 @@ func parseAction(v value) (Text, *problem) {
 	return Text{Value: v.text, Source: v.src}, nil
 }
 
+// parseBroker checks the shape of the name of a broker, which is a label of a
+// host name (RFC 1035, section 2.3.1).
+func parseBroker(v value) (Text, *problem) {
+	if !shaped(v.text, "abcdefghijklmnopqrstuvwxyz0123456789-", 63) || strings.Trim(v.text, "-") != v.text {
+		return Text{}, wrong("lower-case letters, digits and -", "%s is not the name of a broker", quote(v.text))
+	}
+	return Text{Value: v.text, Source: v.src}, nil
+}
+
 // parseGap checks the shape of a clause: the supervisor names gaps of the host
 // that this package does not know.
 func parseGap(v value) (Text, *problem) {

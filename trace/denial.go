@@ -79,6 +79,8 @@ const maxShown = 4096 // bytes of a path in a sentence: more than a Linux path h
 // socket family; "" if nothing.
 func Object(e *Event) string {
 	switch {
+	case e.Kind == KindCall:
+		return joined(Quote(e.Name), word1Or(e.Method), Quote(e.Path[:min(len(e.Path), maxShown)]))
 	case len(e.Path) > maxShown || e.PathLen != 0:
 		full := max(len(e.Path), int(e.PathLen))
 		return Quote(e.Path[:min(len(e.Path), maxShown)]) + "... (" + strconv.Itoa(full) + " bytes)"

@@ -64,6 +64,8 @@ func plainly(e *Event) string {
 		return joined("refused", word1Or(e.Syscall), Object(e))
 	case KindConnect, KindBind, KindListen, KindSend, KindSocket:
 		return netAct(e)
+	case KindCall:
+		return callLine(e) + traffic(e.Bytes, e.Received)
 	}
 	return fileAct(e)
 }
@@ -75,6 +77,15 @@ func joined(words ...string) string {
 
 func netAct(e *Event) string {
 	return joined(word1(string(e.Kind)), peer(e), word1Or(e.End)) + traffic(e.Bytes, e.Received)
+}
+
+// callLine says what was asked of a broker, and the status of the answer.
+func callLine(e *Event) string {
+	status := ""
+	if e.Status != 0 {
+		status = strconv.FormatUint(uint64(e.Status), 10)
+	}
+	return joined("call", Quote(e.Name), word1Or(e.Method), Quote(e.Path[:min(len(e.Path), maxShown)]), status)
 }
 
 func fileAct(e *Event) string {

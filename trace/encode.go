@@ -221,6 +221,10 @@ func (l *line) net(e *Event) {
 	l.uint(`,"received":`, e.Received)
 	l.uint(`,"duration":`, e.Duration)
 	l.text(`,"end":`, e.End)
+	l.text(`,"method":`, e.Method)
+	l.uint(`,"status":`, uint64(e.Status))
+	l.uint(`,"hidden":`, e.Hidden)
+	l.text(`,"credential":`, e.Credential)
 }
 
 // addr leaves out the zone: it is a name that the caller chose.

@@ -47,6 +47,7 @@ const (
 	KindListen     Kind = "listen"      //
 	KindSend       Kind = "send"        // datagram to an address that was not connected
 	KindDNS        Kind = "dns"         // Name is the name that was asked for
+	KindCall       Kind = "call"        // an HTTP request to the broker Name; with VerdictDeny it was not sent
 	KindSocket     Kind = "socket"      //
 	KindSignal     Kind = "signal"      // Target is the receiver
 	KindCgroupMove Kind = "cgroup_move" // Path is the new cgroup
@@ -62,7 +63,7 @@ const (
 var kinds = [...]Kind{
 	KindStart, KindExec, KindExecFail, KindFork, KindExit, KindOpen, KindCreate, KindUnlink,
 	KindRename, KindLink, KindMkdir, KindTruncate, KindChmod, KindChown, KindSetxattr,
-	KindMmapExec, KindMmapWrite, KindCode, KindInherit, KindReceive, KindConnect, KindBind, KindListen, KindSend, KindDNS, KindSocket,
+	KindMmapExec, KindMmapWrite, KindCode, KindInherit, KindReceive, KindConnect, KindBind, KindListen, KindSend, KindDNS, KindCall, KindSocket,
 	KindSignal, KindCgroupMove, KindLimit, KindDeny, KindLoss, KindCanary, KindOutput,
 	KindSummary,
 }
@@ -259,9 +260,14 @@ type Event struct {
 	Port   uint16
 	Bytes  uint64 // sent by this act, or total of an output stream
 
-	Received uint64 // connect, when it has ended: bytes that came back
-	Duration uint64 // connect, when it has ended: ns
+	Received uint64 // connect, when it has ended, and call: bytes that came back
+	Duration uint64 // connect, when it has ended, and call: ns
 	End      string // connect: how it ended, "closed", "reset", "idle", "limit", "failed", "refused" or "run"
+
+	Method     string // call
+	Status     uint32 // call: of the answer; when refused, of ours
+	Hidden     uint64 // call: how often the answer held the credential, which was overwritten
+	Credential string // call: keyed digest of where the credential is from; lower-case hex
 
 	Limit      string // name of the limit: "memory", "pids", "cpu", "wall", "output", ...
 	LimitValue uint64 // bytes, count or ns

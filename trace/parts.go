@@ -93,7 +93,7 @@ func (p *network) write(w io.Writer, _ *Report) {
 // onNetwork reports whether the command addressed somebody.
 func onNetwork(e *Event) bool {
 	switch e.Kind {
-	case KindConnect, KindBind, KindListen, KindSend, KindDNS:
+	case KindConnect, KindBind, KindListen, KindSend, KindDNS, KindCall:
 		return e.Phase != PhaseEnvelope
 	}
 	return false
@@ -101,6 +101,9 @@ func onNetwork(e *Event) bool {
 
 // netLine renders an act on the network; of a connection that has ended, how.
 func netLine(e *Event) string {
+	if e.Kind == KindCall {
+		return cmp.Or(Line(string(e.Verdict)), "-") + " " + callLine(e)
+	}
 	how := cmp.Or(Line(e.End), Line(string(e.Verdict)), ErrnoName(e.Errno), "-")
 	return fmt.Sprintf("%s %s %s", how, Line(string(e.Kind)), cmp.Or(peer(e), "-"))
 }

@@ -94,6 +94,11 @@ var schema = []field{
 	{"duration", number64(func(e *Event) *uint64 { return &e.Duration })},
 	{"end", word(func(e *Event) *string { return &e.End })},
 
+	{"method", word(func(e *Event) *string { return &e.Method })},
+	{"status", number32(func(e *Event) *uint32 { return &e.Status })},
+	{"hidden", number64(func(e *Event) *uint64 { return &e.Hidden })},
+	{"credential", word(func(e *Event) *string { return &e.Credential })},
+
 	{"limit", word(func(e *Event) *string { return &e.Limit })},
 	{"limit_value", number64(func(e *Event) *uint64 { return &e.LimitValue })},
 	{"limit_hits", number64(func(e *Event) *uint64 { return &e.LimitHits })},

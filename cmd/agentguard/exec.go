@@ -85,6 +85,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"proxy", "", "WHICH", "lead allowed connections through the proxy of the environment: env (the default), or none"},
 	{"unix", "", "PATH", "show exactly this unix socket of the host"},
 	{"publish", "", "PORT", "lead 127.0.0.1:PORT of the host to that port inside"},
+	{"broker", "", "NAME", "let the command call this API as http://NAME.broker.internal, with a credential of the host's that it never sees"},
 	{"memory", "", "SIZE", "memory of the whole tree (default: half of RAM)"},
 	{"cpu", "", "DUR", "cpu time of the whole tree (default 1h, none when interactive)"},
 	{"wall", "", "DUR", "wall-clock time (default 1h, none when interactive)"},

@@ -20,6 +20,7 @@ type File struct {
 	Text    []byte // its bytes
 	SHA256  string // of them, hexadecimal
 	Actions []*Action
+	Brokers []*Broker
 }
 
 // Find returns the action of a name, or nil.

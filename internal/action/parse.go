@@ -25,9 +25,9 @@ func Parse(name string, src []byte) (*File, error) {
 	sum := sha256.Sum256(src)
 	f := &File{Name: name, Text: src, SHA256: hex.EncodeToString(sum[:])}
 	if r.Root != nil {
-		top := r.Mapping(r.Root, "the file", "actions")
-		if top["actions"] == nil && r.Err() == nil {
-			r.Fail(r.Root.Source, "start with actions:", "the key actions is missing")
+		top := r.Mapping(r.Root, "the file", "actions", "brokers")
+		if top["actions"] == nil && top["brokers"] == nil && r.Err() == nil {
+			r.Fail(r.Root.Source, "start with actions: or brokers:", "the key actions is missing")
 		}
 		entries := r.Names(top["actions"], "actions")
 		for i, e := range entries {
@@ -36,6 +36,13 @@ func Parse(name string, src []byte) (*File, error) {
 				break
 			}
 			f.Actions = append(f.Actions, r.action(e))
+		}
+		for i, e := range r.Names(top["brokers"], "brokers") {
+			if i == MaxActions {
+				r.Fail(e.Source, "", "more than %d brokers", MaxActions)
+				break
+			}
+			f.Brokers = append(f.Brokers, r.broker(e))
 		}
 	}
 	if err := r.Err(); err != nil {
@@ -64,7 +71,8 @@ func (r reader) action(e policy.Entry) *Action {
 	a.Auth = r.auth(m["auth"], e.Name+".auth", a.Credential != nil, e.Source)
 	a.Destination = r.destination(m["destination"], e.Name+".destination")
 	r.checkPlain(a, m["request"])
-	r.limits(a, m["limits"])
+	a.Limits = defaultLimits
+	r.limits(&a.Limits, m["limits"], a.Name)
 	r.response(a, m["response"])
 	for _, h := range a.Headers {
 		if a.Auth.Scheme != "" && h.Name == a.Auth.Header {
@@ -259,14 +267,12 @@ func Loopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-func (r reader) limits(a *Action, n *policy.Node) {
-	a.Limits = defaultLimits
+func (r reader) limits(l *Limits, n *policy.Node, name string) {
 	if n == nil {
 		return
 	}
-	what := a.Name + ".limits"
+	what := name + ".limits"
 	m := r.Mapping(n, what, "request_bytes", "response_bytes", "timeout", "per_run", "per_minute")
-	l := &a.Limits
 	l.RequestBytes = r.atMost(m["request_bytes"], what+".request_bytes", r.Size(m["request_bytes"], what+".request_bytes", l.RequestBytes), maxRequestBytes)
 	l.ResponseBytes = r.atMost(m["response_bytes"], what+".response_bytes", r.Size(m["response_bytes"], what+".response_bytes", l.ResponseBytes), maxResponseBytes)
 	l.Timeout = time.Duration(r.atMost(m["timeout"], what+".timeout", r.Span(m["timeout"], what+".timeout", int64(l.Timeout)), int64(maxTimeout)))

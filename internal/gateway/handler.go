@@ -161,14 +161,14 @@ func (g *gateway) judge(r *http.Request) (*call, *refusal) {
 	route, other := g.Find(r.Method, parts)
 	switch {
 	case route == nil && other != nil:
-		return nil, refuse(http.StatusMethodNotAllowed, "methods", "%s is not allowed here", r.Method)
+		return nil, refuse(http.StatusMethodNotAllowed, "allow", "%s is not allowed here", r.Method)
 	case route == nil:
-		return nil, refuse(http.StatusForbidden, "paths", "the path is not allowed")
+		return nil, refuse(http.StatusForbidden, "allow", "the path is not allowed")
 	}
 	u := &url.URL{Scheme: "https", Host: g.Authority(), Path: "/" + strings.Join(parts, "/"), RawPath: broker.EscapePath(parts)}
 	if hasQuery && query != "" {
 		if u.RawQuery, err = broker.ParseQuery(query, route.Query); err != nil {
-			return nil, refuse(http.StatusForbidden, "query", "%v", err)
+			return nil, refuse(http.StatusForbidden, "allow", "%v", err)
 		}
 	}
 	return &call{route: route, url: u}, nil

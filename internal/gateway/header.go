@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/agentguard/agentguard/internal/action"
 )
 
 // requestHeaders of the command are sent on. Credentials of its own, cookies,
@@ -21,20 +23,6 @@ var responseHeaders = []string{
 }
 
 var limitHeaders = []string{"X-Ratelimit-", "Ratelimit-", "Anthropic-Ratelimit-"}
-
-// never are headers that a configuration cannot let through: they are the
-// connection's, or carry credentials.
-var never = []string{
-	"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "Set-Cookie2", "Www-Authenticate", "Proxy-Authenticate", "Authentication-Info",
-	"Proxy-Authentication-Info", "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
-	"Content-Encoding", "Accept-Encoding", "Host", "Expect", "Location", "Range", "Forwarded", "Via", "Alt-Svc", "Refresh",
-	"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url",
-}
-
-// Passable reports whether a configuration may let a header through.
-func Passable(name string) bool {
-	return name != "" && !slices.Contains(never, http.CanonicalHeaderKey(name))
-}
 
 // request makes the headers of the request outside.
 func (g *gateway) request(in http.Header) http.Header {
@@ -75,5 +63,5 @@ func (g *gateway) answer(out, in http.Header) (hidden int64) {
 }
 
 func named(list []string, name string) bool {
-	return Passable(name) && slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, name) })
+	return !action.Unpassable(name) && slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, name) })
 }

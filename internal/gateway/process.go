@@ -56,13 +56,13 @@ func serveProcess() error {
 	if err != nil {
 		return err
 	}
-	if err := lockdown.Enter(cfg.Seccomp, softMemory, hardMemory); err != nil {
-		return err
-	}
 	events := newReporter(func(b []byte) error { _, err := control.Write(b); return err })
 	l := &link{conn: conn, waiting: map[string]chan answer{}}
-	s, err := newServer(cfg, l.dial, events)
+	s, err := newServer(cfg, l.dial, events) // reads the host's certificates: no file is opened later
 	if err != nil {
+		return err
+	}
+	if err := lockdown.Enter(cfg.Seccomp, softMemory, hardMemory); err != nil {
 		return err
 	}
 	s.serve()

@@ -19,14 +19,14 @@ func TestRefused(t *testing.T) {
 		status  int
 		clause  string
 	}{
-		"another path":          {get("/v1/keys"), 403, "paths"},
-		"the path's parent":     {get("/v1/models"), 403, "paths"},
-		"an empty field":        {get("/v1/models/"), 403, "paths"},
-		"a path below":          {get("/v1/models/a/b"), 403, "paths"},
-		"another method":        {get("/v1/chat/completions"), 405, "methods"},
-		"DELETE":                {"DELETE /v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 405, "methods"},
-		"TRACE":                 {"TRACE /v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 405, "methods"},
-		"a small method":        {"get /v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 405, "methods"},
+		"another path":          {get("/v1/keys"), 403, "allow"},
+		"the path's parent":     {get("/v1/models"), 403, "allow"},
+		"an empty field":        {get("/v1/models/"), 403, "allow"},
+		"a path below":          {get("/v1/models/a/b"), 403, "allow"},
+		"another method":        {get("/v1/chat/completions"), 405, "allow"},
+		"DELETE":                {"DELETE /v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 405, "allow"},
+		"TRACE":                 {"TRACE /v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 405, "allow"},
+		"a small method":        {"get /v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 405, "allow"},
 		"dots":                  {get("/files/../v1/keys"), 400, "http"},
 		"escaped dots":          {get("/files/%2e%2e/v1/keys"), 400, "http"},
 		"half escaped dots":     {get("/files/.%2E/v1/keys"), 400, "http"},
@@ -47,10 +47,10 @@ func TestRefused(t *testing.T) {
 		"a fragment":            {get("/files/x#y"), 400, "http"},
 		"a question escaped":    {get("/files/x%3fy"), 400, "http"},
 		"bytes beyond ASCII":    {get("/files/\xc3\xbc"), 400, "http"},
-		"a query":               {get("/v1/models/x?a=b"), 403, "query"},
-		"an empty name":         {post("/v1/chat/completions?beta=1&", "{}"), 403, "query"},
-		"another parameter":     {post("/v1/chat/completions?beta=1&key=2", "{}"), 403, "query"},
-		"a semicolon":           {post("/v1/chat/completions?beta=1;key=2", "{}"), 403, "query"},
+		"a query":               {get("/v1/models/x?a=b"), 403, "allow"},
+		"an empty name":         {post("/v1/chat/completions?beta=1&", "{}"), 403, "allow"},
+		"another parameter":     {post("/v1/chat/completions?beta=1&key=2", "{}"), 403, "allow"},
+		"a semicolon":           {post("/v1/chat/completions?beta=1;key=2", "{}"), 403, "allow"},
 		"absolute form":         {"GET http://" + inside + "/v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 400, "http"},
 		"absolute, another":     {"GET http://evil.example/v1/models/x HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 400, "http"},
 		"CONNECT":               {"CONNECT example.com:443 HTTP/1.1\r\nHost: " + inside + "\r\n\r\n", 400, "http"},
@@ -105,6 +105,6 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%d requests were sent: %v", n, r.seen[0].RequestURI)
 	}
 	r.waitEvent(func(e broker.Event) bool {
-		return e.Kind == broker.KindRefused && e.Clause == "query" && e.Path == "/v1/models/x" && e.Status == 403
+		return e.Kind == broker.KindRefused && e.Clause == "allow" && e.Path == "/v1/models/x" && e.Status == 403
 	})
 }

@@ -37,6 +37,7 @@ var ecsKinds = map[trace.Kind]struct{ category, typ string }{
 	trace.KindListen:     {"network", "info"},
 	trace.KindSend:       {"network", "connection"},
 	trace.KindDNS:        {"network", "protocol"},
+	trace.KindCall:       {"web", "access"},
 	trace.KindSocket:     {"network", "info"},
 	trace.KindSignal:     {"process", "change"},
 	trace.KindCgroupMove: {"process", "change"},

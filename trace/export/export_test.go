@@ -71,6 +71,7 @@ func story() []*trace.Event {
 		{Kind: trace.KindListen, Proc: kid, Family: "inet", Proto: "tcp", Addr: addr("127.0.0.1"), Port: 80},
 		{Kind: trace.KindDNS, Proc: kid, Name: []byte("example.com."), Addr: addr("192.0.2.53"), Port: 53},
 		{Kind: trace.KindDNS, Proc: kid, Name: []byte("not a name\x07")},
+		{Kind: trace.KindCall, Name: []byte("model"), Method: "POST", Path: []byte("/v1/messages"), Status: 200, Bytes: 7, Received: 9, Duration: 5e6, Hidden: 1, Credential: "ab12"},
 		deny(&trace.Event{Kind: trace.KindDeny, Proc: kid, Syscall: "ptrace", SyscallNr: 101}),
 		{Kind: trace.KindSignal, Proc: kid, Target: shell, Signal: 9},
 		{Kind: trace.KindExit, Proc: kid, ExitCode: 3, UTime: 5},

@@ -86,6 +86,10 @@ var fields = sync.OnceValue(func() []field {
 		num("received", Bytes, func(e *trace.Event) uint64 { return e.Received }),
 		num("duration", Span, func(e *trace.Event) uint64 { return e.Duration }),
 		str("end", func(e *trace.Event) string { return e.End }),
+		str("method", func(e *trace.Event) string { return e.Method }),
+		num("status", Number, func(e *trace.Event) uint32 { return e.Status }),
+		num("hidden", Number, func(e *trace.Event) uint64 { return e.Hidden }),
+		str("credential", func(e *trace.Event) string { return e.Credential }),
 
 		str("limit", func(e *trace.Event) string { return e.Limit }),
 		num("limit_value", Bytes, func(e *trace.Event) uint64 { return e.LimitValue }),
