@@ -84,11 +84,7 @@ func TestFromFlags(t *testing.T) {
 
 // The flags of the issue are exactly the flags of the schema.
 func TestFlagsAreComplete(t *testing.T) {
-<<<<<<< HEAD
-	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish cpu memory wall pids user env env dispatch stdout trace on-loss allow-gap")
-=======
-	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish broker cpu memory wall pids user env env stdout trace on-loss allow-gap")
->>>>>>> 803122d (A broker is a key of the policy, an entry of a file of actions and a kind of the record; its process has a filter that opens nothing)
+	want := strings.Fields("ro rw cow workspace mode toolchains cache output file-size files upper commit allow resolve proxy unix publish broker cpu memory wall pids user env env dispatch stdout trace on-loss allow-gap")
 	var got []string
 	for _, k := range schema() {
 		if k.flag != "" {

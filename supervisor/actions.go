@@ -62,8 +62,10 @@ func FindAction(c Caller, s *runs.State, name string, files []string) (*FoundAct
 }
 
 // take takes a credential out of our environment before anything is started.
-func (f *FoundAction) take() error {
-	if c := f.Action.Credential; c != nil && c.Kind == action.FromEnv {
+func (f *FoundAction) take() error { return f.takeCredential(f.Action.Credential) }
+
+func (f *FoundAction) takeCredential(c *action.Credential) error {
+	if c != nil && c.Kind == action.FromEnv {
 		value, ok, err := action.TakeEnv(c.Name)
 		if err == nil {
 			err = noCore()
@@ -137,7 +139,7 @@ func readApproved(c Caller, s *runs.State, path string) (*action.File, error) {
 }
 
 // ApproveActions checks a file of actions, schemas too, and approves it as it is.
-func ApproveActions(ctx context.Context, c Caller, s *runs.State, path string) (*action.File, error) {
+func ApproveActions(ctx context.Context, c Caller, s *runs.State, path string) ([]ListedAction, error) {
 	f, err := readActions(c, path)
 	if err != nil {
 		return nil, err
@@ -145,7 +147,7 @@ func ApproveActions(ctx context.Context, c Caller, s *runs.State, path string) (
 	if err := checkSchemas(ctx, c, f); err != nil {
 		return nil, err
 	}
-	return f, approve(s, Approval{Path: f.Name, SHA256: f.SHA256, Time: time.Now().UTC().Truncate(time.Second)})
+	return listed(f, false, true), approve(s, Approval{Path: f.Name, SHA256: f.SHA256, Time: time.Now().UTC().Truncate(time.Second)})
 }
 
 func checkSchemas(ctx context.Context, c Caller, f *action.File) error {
@@ -161,13 +163,15 @@ func checkSchemas(ctx context.Context, c Caller, f *action.File) error {
 	return p.Run(ctx, &action.Job{File: f.Text, Name: f.Name})
 }
 
-// ListedAction is an action that could be named.
+// ListedAction is an action, or a broker, that could be named.
 type ListedAction struct {
 	FoundAction
-	Approved bool // or the administrator's
+	Broker   *action.Broker // then Action is nil
+	Approved bool           // or the administrator's
 }
 
-// ListActions lists the actions of the host and of the files, approved or not.
+// ListActions lists the actions and brokers of the host and of the files,
+// approved or not.
 func ListActions(c Caller, s *runs.State, files []string) ([]ListedAction, error) {
 	var out []ListedAction
 	host, err := action.Load(ActionsDir)
@@ -175,9 +179,7 @@ func ListActions(c Caller, s *runs.State, files []string) ([]ListedAction, error
 		return nil, err
 	}
 	for _, f := range host {
-		for _, a := range f.Actions {
-			out = append(out, ListedAction{FoundAction{Action: a, File: f, Trusted: true}, true})
-		}
+		out = append(out, listed(f, true, true)...)
 	}
 	for _, path := range files {
 		f, err := readActions(c, path)
@@ -188,9 +190,18 @@ func ListActions(c Caller, s *runs.State, files []string) ([]ListedAction, error
 		if err != nil {
 			return nil, err
 		}
-		for _, a := range f.Actions {
-			out = append(out, ListedAction{FoundAction{Action: a, File: f}, ok && last.SHA256 == f.SHA256})
-		}
+		out = append(out, listed(f, false, ok && last.SHA256 == f.SHA256)...)
 	}
 	return out, nil
+}
+
+func listed(f *action.File, trusted, approved bool) []ListedAction {
+	var out []ListedAction
+	for _, a := range f.Actions {
+		out = append(out, ListedAction{FoundAction: FoundAction{Action: a, File: f, Trusted: trusted}, Approved: approved})
+	}
+	for _, b := range f.Brokers {
+		out = append(out, ListedAction{FoundAction: FoundAction{File: f, Trusted: trusted}, Broker: b, Approved: approved})
+	}
+	return out
 }

@@ -124,6 +124,9 @@ func (r *recorder) network(n *netguard.Event, plan *Egress) {
 			e.Text += ": " + n.Text
 		}
 	}
+	if n.Broker != "" && n.Text == "" {
+		e.Text = "for the broker " + n.Broker
+	}
 	if n.Published {
 		e.Text = "network.publish: from outside, to the published port"
 	}
@@ -154,6 +157,8 @@ func (r *recorder) refused(e *trace.Event, n *netguard.Event, plan *Egress) {
 	switch {
 	case n.Limit != "":
 		e.Layer, e.Rule = trace.LayerLimit, "network."+n.Limit
+	case n.Broker != "":
+		e.Rule = "network.broker"
 	case n.End == netguard.EndRefused && len(n.Name) > 0: // a special address in a wide range is allowed by itself
 		e.Rule = "network.allow_private"
 	case n.Kind == netguard.KindDeny && n.Published:

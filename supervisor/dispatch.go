@@ -54,7 +54,7 @@ func (d *Dispatch) Do(ctx context.Context) (status int, err error) {
 	}
 	job := &action.Job{File: d.Found.File.Text, Name: d.Found.File.Name, Action: d.Found.Action.Name, Lines: d.Lines, DryRun: d.DryRun}
 	if name := d.Found.Action.Destination.CAFile; name != "" {
-		if job.CA, err = d.certificates(name); err != nil {
+		if job.CA, err = d.Found.certificates(d.Caller, d.Found.Action.Name, name); err != nil {
 			return 0, err
 		}
 	}
@@ -101,9 +101,9 @@ func (d *Dispatch) openLog() (err error) {
 	return err
 }
 
-// certificates reads the CA file with the authority of whoever wrote the action.
-func (d *Dispatch) certificates(name string) (b []byte, err error) {
-	err = d.as(func() error {
+// certificates reads a CA file with the authority of whoever wrote the action.
+func (f *FoundAction) certificates(c Caller, what, name string) (b []byte, err error) {
+	err = f.as(c)(func() error {
 		f, err := os.Open(name)
 		if err != nil {
 			return err
@@ -113,18 +113,18 @@ func (d *Dispatch) certificates(name string) (b []byte, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, &Refusal{What: d.Found.Action.Name + ".destination.ca_file", Err: err}
+		return nil, &Refusal{What: what + ".destination.ca_file", Err: err}
 	}
 	return b, nil
 }
 
-// as runs fn with the authority that the action has: the administrator's for
-// one in /etc, else the caller's.
-func (d *Dispatch) as(fn func() error) error {
-	if d.Found.Trusted {
-		return fn()
+// as runs something with the authority that the action has: the administrator's
+// for one in /etc, else the caller's.
+func (f *FoundAction) as(c Caller) func(func() error) error {
+	if f.Trusted {
+		return func(fn func() error) error { return fn() }
 	}
-	return d.Caller.As(fn)
+	return c.As
 }
 
 // decide answers whether all of the list may be sent: the limits, then the
@@ -137,7 +137,7 @@ func (d *Dispatch) decide(ctx context.Context, list []*action.Outcome) action.Re
 	}
 	var reply action.Reply
 	if a.Credential != nil && d.secret == nil {
-		s, err := d.reader().Read(ctx, a.Credential)
+		s, err := d.Found.reader(d.Caller).Read(ctx, a.Credential)
 		if err != nil {
 			return action.Reply{Refused: err.Error()}
 		}
@@ -158,9 +158,9 @@ func (d *Dispatch) decide(ctx context.Context, list []*action.Outcome) action.Re
 
 // reader reads credentials with the action's authority. For the administrator's
 // the caller's environment has no say in which program reads what.
-func (d *Dispatch) reader() *action.Reader {
-	r := &action.Reader{UID: d.Caller.UID, GID: d.Caller.GID, Groups: d.Caller.Groups, As: d.as, Environ: os.Environ(), Take: d.Found.taken}
-	if d.Found.Trusted && os.Geteuid() == 0 {
+func (f *FoundAction) reader(c Caller) *action.Reader {
+	r := &action.Reader{UID: c.UID, GID: c.GID, Groups: c.Groups, As: f.as(c), Environ: os.Environ(), Take: f.taken}
+	if f.Trusted && os.Geteuid() == 0 {
 		r.UID, r.GID, r.Groups = 0, 0, nil
 		r.Environ = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "CREDENTIALS_DIRECTORY=" + os.Getenv("CREDENTIALS_DIRECTORY")}
 	}

@@ -24,6 +24,7 @@ type Egress struct {
 	PrivateNames   []string              `json:"private_names,omitempty"` // that may lead to private addresses
 	PrivateNets    []netip.Prefix        `json:"private_nets,omitempty"`  // that any allowed name may lead to
 	Proxy          *EgressProxy          `json:"proxy,omitempty"`         // nil: none
+	Brokers        []Broker              `json:"brokers,omitempty"`       // APIs that the command may call
 	Publish        []uint16              `json:"publish,omitempty"`       // ports of the host's loopback
 	PerAddress     bool                  `json:"per_address,omitempty"`   // a listener for each address and port: no look-up program
 	MaxConnections int64                 `json:"max_connections"`         // at once
@@ -34,7 +35,7 @@ type Egress struct {
 
 // wantsEgress reports whether a policy lets anything in or out.
 func wantsEgress(p *policy.Policy) bool {
-	return p.Egress.Value == "allowlist" && len(p.Allow) > 0 || len(p.Publish) > 0
+	return p.Egress.Value == "allowlist" && len(p.Allow) > 0 || len(p.Publish) > 0 || len(p.Broker) > 0
 }
 
 // reservedFiles are descriptors of the dialling process besides connections:
@@ -47,10 +48,13 @@ func newEgress(in *planInput) (*Egress, error) {
 	if !wantsEgress(p) {
 		return nil, nil
 	}
-	e := &Egress{MaxConnections: limit(p.MaxConnections), MaxBytes: limit(p.MaxEgressBytes), User: dialIdentity(c).UID}
-	var entries []netguard.Entry
+	e := &Egress{MaxConnections: limit(p.MaxConnections), MaxBytes: limit(p.MaxEgressBytes), User: dialIdentity(c).UID, Brokers: in.brokers}
+	if err := checkBrokerNames(p); err != nil {
+		return nil, err
+	}
+	entries := brokerEntries(e.Brokers)
 	if p.Egress.Value == "allowlist" {
-		entries = endpointEntries(p.Allow)
+		entries = append(entries, endpointEntries(p.Allow)...)
 		e.ClauseSource = p.Egress.Source.String()
 	}
 	var err error
@@ -173,7 +177,7 @@ func (e *Egress) dialConfig(c Caller, v6 bool, filter []byte) *netguard.Config {
 		proxy = &e.Proxy.proxy
 	}
 	return &netguard.Config{
-		Proxy: proxy, Table: *e.Table, Resolve: e.Resolve, PrivateNames: e.PrivateNames, PrivateNets: e.PrivateNets, IPv6: v6,
+		Proxy: proxy, Brokers: upstreams(e.Brokers), Table: *e.Table, Resolve: e.Resolve, PrivateNames: e.PrivateNames, PrivateNets: e.PrivateNets, IPv6: v6,
 		PerAddress: e.PerAddress, MaxConnections: e.MaxConnections, MaxBytes: e.MaxBytes, Publish: e.Publish, CallerUID: c.UID, Seccomp: filter,
 	}
 }
@@ -185,11 +189,15 @@ func (e *Egress) rows(row func(name, format string, a ...any)) {
 	}
 	for i := range e.Table.Names {
 		n := &e.Table.Names[i]
+		if n.Broker {
+			continue
+		}
 		row("egress", "%s %s(inside: %s)", trace.Quote(n.Name), portText(n.TCP, n.UDP), n.Prefixes()[0])
 	}
 	for _, n := range e.Table.Nets {
 		row("egress", "%s %s", n.Prefix, portText(n.TCP, n.UDP))
 	}
+	brokerRows(e.Brokers, row)
 	for name, addr := range e.Resolve {
 		row("", "%s is %s", trace.Quote(name), addr)
 	}

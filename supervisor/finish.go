@@ -284,7 +284,7 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 		findings = append(findings, "no events: the gap `record` was accepted")
 	}
 	sum.Findings = append(findings, r.net.findings()...)
-	res.Network = r.net.destinations()
+	res.Network, res.Brokers = r.net.destinations(), r.net.brokerUse()
 	if werr := r.rec.w.Close(sum); werr != nil {
 		r.cfg.Log.Error().Err(werr).Msg("record")
 	}

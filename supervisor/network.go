@@ -25,6 +25,7 @@ type network struct {
 	ns      *os.File
 	inside  *netguard.Namespace
 	edge    *bpf.Edge
+	brokers *brokerage     // nil: none
 	told    sync.WaitGroup // of the process's account
 	err     error          // of reading it
 	ended   atomic.Bool    // by us
@@ -61,7 +62,10 @@ func (r *Run) startDialler() error {
 	if n.process, err = netguard.Start(cfg, dialIdentity(r.caller)); err != nil {
 		return err
 	}
-	go func() { n.limited <- n.leaf.Join(n.process.Pid()) }()
+	if n.brokers, err = r.openBrokerage(); err != nil {
+		return err
+	}
+	go func() { n.limited <- n.join() }()
 	return nil
 }
 
@@ -69,6 +73,15 @@ func (r *Run) startDialler() error {
 func (r *Run) loadEdge() (err error) {
 	if !r.plan.Egress.PerAddress {
 		r.net.edge, err = bpf.NewEdge(r.plan.Egress.rules())
+	}
+	return err
+}
+
+// join puts the processes under their limits.
+func (n *network) join() error {
+	err := n.leaf.Join(n.process.Pid())
+	if n.brokers != nil {
+		err = errors.Join(err, n.leaf.Join(n.brokers.process.Pid()))
 	}
 	return err
 }
@@ -102,6 +115,11 @@ func (r *Run) openNetwork() error {
 	if err := <-n.limited; err != nil { // before it reads anything of the run's
 		return fmt.Errorf("the limits of the network process: %w", err)
 	}
+	if n.brokers != nil {
+		if err := n.process.SendBrokers(n.brokers.dial); err != nil {
+			return err
+		}
+	}
 	if err := n.process.Send(n.inside); err != nil {
 		return err
 	}
@@ -111,6 +129,9 @@ func (r *Run) openNetwork() error {
 	}
 	if err := n.process.Ready(birthLimit); err != nil {
 		return &Refusal{What: "the run's network could not be opened", Err: err, Remedy: "nothing was run; a published port must be free and unprivileged"}
+	}
+	if n.brokers != nil {
+		return n.brokers.process.Ready(birthLimit)
 	}
 	return nil
 }
@@ -150,6 +171,7 @@ func (r *Run) followNetwork() {
 	if n == nil || n.inside == nil {
 		return
 	}
+	n.brokers.follow(r.brokerEvent)
 	n.told.Go(func() {
 		n.err = n.process.Read(func(e *netguard.Event) { r.networkEvent(e) })
 		if n.err != nil { // no connection without an account
@@ -184,11 +206,12 @@ func (n *network) end(log zerolog.Logger) (wait func()) {
 	n.ended.Store(true)
 	done := make(chan error, 1)
 	go func() {
+		berr := n.brokers.end() // first: what it breaks off is of connections that are dialled
 		stop := time.AfterFunc(networkGrace, func() { _ = n.process.Kill() })
 		defer stop.Stop()
 		err := n.process.Finish()
 		n.told.Wait()
-		done <- errors.Join(n.err, err, n.process.Close(networkGrace))
+		done <- errors.Join(n.err, berr, err, n.process.Close(networkGrace))
 	}()
 	return func() {
 		if n.err = <-done; n.err != nil {
@@ -219,6 +242,14 @@ func (n *network) destinations() []runs.Destination {
 	return n.seen.list()
 }
 
+// brokerUse is what was asked of each broker.
+func (n *network) brokerUse() []runs.BrokerUse {
+	if n == nil || n.brokers == nil {
+		return nil
+	}
+	return n.brokers.usage
+}
+
 // limits are the limits of the network that were met, and how often.
 func (n *network) limits() map[string]int64 {
 	if n == nil {
@@ -230,7 +261,7 @@ func (n *network) limits() map[string]int64 {
 // close releases everything; what a failed start has left too.
 func (n *network) close() error {
 	n.ended.Store(true)
-	var errs []error
+	errs := []error{n.brokers.close()}
 	if n.process != nil {
 		errs = append(errs, n.process.Close(networkGrace))
 	}

@@ -116,6 +116,7 @@ type planInput struct {
 	filter   []byte // seccomp, assembled
 	terminal bool   // the caller's terminal is handed on
 	rlimits  []Rlimit
+	brokers  []Broker
 }
 
 // newPlan decides everything. It makes no system call and changes nothing.

@@ -32,16 +32,17 @@ type Config struct {
 	// still be under way when Execute returns: what comes then is nobody's.
 	Stdin, Stdout, Stderr *os.File
 
-	Caller   *Caller           // on whose behalf it runs; nil: [CurrentCaller]'s
-	Rlimits  []Rlimit          // the caller's, where it is not this process: the command gets no more
-	Started  func(id string)   // is told that the command runs; nil: nobody asks
-	Suspend  func() error      // waits while the caller is stopped by Ctrl-Z; nil: this process is stopped, with its group
-	Continue *Staged           // what this run begins with; nil: nothing
-	TTY      string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
-	StateDir string            // "" is the default of the user
-	SealFile string            // the administrator's anchor.Config; "": none
-	Slow     func(step string) // told once what a start of more than a second is at; nil: nobody asks
-	Signals  <-chan os.Signal  // forwarded to the command; nil: none
+	Caller      *Caller           // on whose behalf it runs; nil: [CurrentCaller]'s
+	Rlimits     []Rlimit          // the caller's, where it is not this process: the command gets no more
+	Started     func(id string)   // is told that the command runs; nil: nobody asks
+	Suspend     func() error      // waits while the caller is stopped by Ctrl-Z; nil: this process is stopped, with its group
+	ActionFiles []string          // files of actions with the policy's brokers, besides those of ActionsDir; they must be approved
+	Continue    *Staged           // what this run begins with; nil: nothing
+	TTY         string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
+	StateDir    string            // "" is the default of the user
+	SealFile    string            // the administrator's anchor.Config; "": none
+	Slow        func(step string) // told once what a start of more than a second is at; nil: nobody asks
+	Signals     <-chan os.Signal  // forwarded to the command; nil: none
 
 	// Events is told the record while the command runs; nil: nobody asks. It is
 	// called for each record in its order, the start first and the summary last, one
@@ -67,6 +68,7 @@ type Run struct {
 	caller  Caller
 	host    *Host
 	grants  *grants
+	brokers []Broker
 	state   *runs.State
 	uid     *uidSlot
 	plan    *Plan
@@ -162,11 +164,12 @@ func (r *Run) order() order {
 			{"birth", r.birth},           // PID 1 and PID 2 exist; PID 1 has given up its privileges
 		},
 		planning: []step{
-			{"paths", r.openPaths}, // every granted path, with the caller's ids
-			{"host", r.probe},      // what this host can enforce
-			{"state", r.openState}, // where the record goes, out of reach of every grant
-			{"user", r.identify},   // who the command runs as
-			{"plan", r.decide},     // the plan
+			{"paths", r.openPaths},     // every granted path, with the caller's ids
+			{"host", r.probe},          // what this host can enforce
+			{"state", r.openState},     // where the record goes, out of reach of every grant
+			{"user", r.identify},       // who the command runs as
+			{"brokers", r.findBrokers}, // what the policy's brokers are
+			{"plan", r.decide},         // the plan
 		},
 		dialling: []step{
 			{"dialler", r.startDialler}, // the process that reaches what is allowed
@@ -382,7 +385,7 @@ func (r *Run) decide() error {
 	}
 	p, err := newPlan(planInput{
 		policy: r.cfg.Policy, host: r.host, grants: r.grants, argv: r.cfg.Argv,
-		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller, terminal: r.streams.in, rlimits: r.cfg.Rlimits,
+		identity: r.plan.Identity, environ: r.cfg.Environ, filter: r.filter, caller: r.caller, terminal: r.streams.in, rlimits: r.cfg.Rlimits, brokers: r.brokers,
 	})
 	if err != nil {
 		return err

@@ -7,13 +7,20 @@ import (
 	"os"
 
 	"github.com/agentguard/agentguard/internal/action"
+	"github.com/agentguard/agentguard/internal/broker"
 	"github.com/agentguard/agentguard/internal/dispatch"
+	"github.com/agentguard/agentguard/internal/gateway"
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == action.DispatchMode {
-		os.Exit(dispatch.Main())
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case action.DispatchMode:
+			os.Exit(dispatch.Main())
+		case broker.Mode:
+			os.Exit(gateway.Main())
+		}
 	}
-	fmt.Fprintln(os.Stderr, "agentguard-http: agentguard starts this program for dispatch; call agentguard")
+	fmt.Fprintln(os.Stderr, "agentguard-http: agentguard starts this program for dispatch and brokers; call agentguard")
 	os.Exit(125)
 }

@@ -28,41 +28,52 @@ elsewhere must be approved, and again when it has changed.`,
 	return c
 }
 
-// listed is an action as machines read it.
+// listed is an action or a broker as machines read it.
 type listed struct {
-	Name       string `json:"name"`
-	About      string `json:"about,omitempty"`
-	Method     string `json:"method"`
-	Origin     string `json:"destination"`
-	Credential string `json:"credential,omitempty"`
-	Source     string `json:"source"`
-	SHA256     string `json:"sha256"` // of the file
-	Approved   bool   `json:"approved"`
+	Name       string   `json:"name"`
+	About      string   `json:"about,omitempty"`
+	Method     string   `json:"method,omitempty"` // of an action
+	Allow      []string `json:"allow,omitempty"`  // of a broker: methods and paths
+	Origin     string   `json:"destination"`
+	Credential string   `json:"credential,omitempty"`
+	Source     string   `json:"source"`
+	SHA256     string   `json:"sha256"` // of the file
+	Approved   bool     `json:"approved"`
 }
 
-func listedOf(a *action.Action, f *action.File, approved bool) listed {
-	l := listed{Name: a.Name, About: a.About, Method: a.Method, Origin: a.URL.Origin(), Source: a.Source.String(), SHA256: f.SHA256, Approved: approved}
-	if a.Credential != nil {
-		l.Credential = a.Credential.Shown()
+func listedOf(found []supervisor.ListedAction) []listed {
+	out := make([]listed, 0, len(found))
+	for _, f := range found {
+		l := listed{SHA256: f.File.SHA256, Approved: f.Approved}
+		var credential *action.Credential
+		if b := f.Broker; b != nil {
+			l.Name, l.About, l.Origin, l.Source, credential = b.Name, b.About, b.Origin(), b.Source.String(), b.Credential
+			for i := range b.Routes {
+				l.Allow = append(l.Allow, b.Routes[i].String())
+			}
+		} else {
+			a := f.Action
+			l.Name, l.About, l.Method, l.Origin, l.Source, credential = a.Name, a.About, a.Method, a.URL.Origin(), a.Source.String(), a.Credential
+		}
+		if credential != nil {
+			l.Credential = credential.Shown()
+		}
+		out = append(out, l)
 	}
-	return l
+	return out
 }
 
 func newActionsLs() *cobra.Command {
 	c := &cobra.Command{Use: "ls", Short: "List the actions of the host, and of files", Args: cobra.NoArgs, Example: "  agentguard actions ls\n  agentguard actions ls -f actions.yaml"}
 	state, files := stateFlag(c), actionFiles(c)
-	asJSON := c.Flags().Bool("json", false, "one action a line")
+	asJSON := c.Flags().Bool("json", false, "one action or broker a line")
 	c.RunE = func(*cobra.Command, []string) error {
 		return withOwnState(*state, func(who supervisor.Caller, s *runs.State) error {
 			list, err := supervisor.ListActions(who, s, *files)
 			if err != nil {
 				return err
 			}
-			out := make([]listed, 0, len(list))
-			for _, a := range list {
-				out = append(out, listedOf(a.Action, a.File, a.Approved))
-			}
-			return printListed(out, *asJSON)
+			return printListed(listedOf(list), *asJSON)
 		})
 	}
 	return c
@@ -81,7 +92,14 @@ func printListed(list []listed, asJSON bool) error {
 		if l.Approved {
 			state = "approved"
 		}
-		fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\n", l.Name, l.Method, l.Origin, l.Credential, state, trace.Line(l.Source))
+		method := l.Method
+		if len(l.Allow) > 0 {
+			method = "broker"
+		}
+		fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\n", l.Name, method, l.Origin, l.Credential, state, trace.Line(l.Source))
+		for _, route := range l.Allow {
+			fmt.Fprintf(w, "\t  %s\n", trace.Line(route))
+		}
 	}
 	return w.Flush()
 }
@@ -98,15 +116,11 @@ authority of whoever calls dispatch: to approve a file gives nobody more than th
 	asJSON := c.Flags().Bool("json", false, "one action a line")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		return withOwnState(*state, func(who supervisor.Caller, s *runs.State) error {
-			f, err := supervisor.ApproveActions(context.Background(), who, s, args[0])
+			list, err := supervisor.ApproveActions(context.Background(), who, s, args[0])
 			if err != nil {
 				return err
 			}
-			out := make([]listed, 0, len(f.Actions))
-			for _, a := range f.Actions {
-				out = append(out, listedOf(a, f, true))
-			}
-			return printListed(out, *asJSON)
+			return printListed(listedOf(list), *asJSON)
 		})
 	}
 	return c

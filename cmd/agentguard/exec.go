@@ -137,7 +137,7 @@ With --dispatch a command that ended with 0 is followed by the statuses of agent
 	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
 	fl.StringVar(&f.tty, "tty", supervisor.TTYAuto, "a terminal of its own for the command, `WHEN`: auto, stdin and stdout are a terminal; always, stdin and one of the others must be; never, pipes")
 	fl.StringVar(&f.json, "json", "", "write the result as JSON to `FILE|fd:N|-`; with --dry-run the plan")
-	fl.StringArrayVar(&f.actions, "actions", nil, "look for the action in this `FILE`, which must be approved; may be repeated")
+	fl.StringArrayVar(&f.actions, "actions", nil, "look for the action, and for brokers, in this `FILE`, which must be approved; may be repeated")
 	fl.StringVar(&f.lines, "lines", "", "with --dispatch each line of stdout is a JSON text, `HOW`: all, none is sent unless all are right; each, each for itself")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
 	fl.BoolVar(&f.detach, "detach", false, "print the run's id and go on without this process, by the helper; agentguard attach, ps and runs kill are for such runs")
@@ -197,10 +197,10 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	if err := f.checkDetach(); err != nil {
 		return nil, nil, err
 	}
-	if action, _ := f.dispatch(); f.mode == byHelper && action != "" {
-		return nil, nil, &supervisor.Refusal{What: "--dispatch: the helper makes no requests with the host's credentials", Remedy: "call as root, or dispatch the result afterwards"}
+	if action, _ := f.dispatch(); f.mode == byHelper && (action != "" || len(pol.Broker) > 0) {
+		return nil, nil, &supervisor.Refusal{What: "--dispatch and --broker: the helper makes no requests with the host's credentials", Remedy: "call as root, or dispatch the result afterwards"}
 	}
-	stdout, err := f.findAction()
+	stdout, err := f.findAction(pol)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -218,7 +218,7 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	}
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
-		Stdin: os.Stdin, Stdout: stdout, Stderr: os.Stderr,
+		Stdin: os.Stdin, Stdout: stdout, Stderr: os.Stderr, ActionFiles: f.actions,
 		TTY: f.tty, Slow: f.tellSlow(), StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
 	}
 	if cfg.Continue, err = f.continued(pol); err != nil {

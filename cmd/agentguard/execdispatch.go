@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
 )
 
@@ -37,14 +38,14 @@ func (f *execFlags) dispatch() (name string, err error) {
 // findAction finds the action before anything runs, and says where the
 // command's stdout goes: with an action nowhere but to the record, which is then
 // the input.
-func (f *execFlags) findAction() (stdout *os.File, err error) {
+func (f *execFlags) findAction(pol *policy.Policy) (stdout *os.File, err error) {
 	name, err := f.dispatch()
 	if err != nil {
 		return nil, err
 	}
 	if name == "" {
-		if f.lines != "" || len(f.actions) > 0 {
-			return nil, errors.New("--actions and --lines are for --dispatch ACTION")
+		if f.lines != "" || len(f.actions) > 0 && len(pol.Broker) == 0 {
+			return nil, errors.New("--actions and --lines are for --dispatch ACTION, and --actions for --broker NAME")
 		}
 		return os.Stdout, nil
 	}

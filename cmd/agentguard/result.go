@@ -69,6 +69,9 @@ func summarise(res *runs.Result, p *policy.Policy) {
 		tell("%s", m)
 	}
 	tellNetwork(res.Network)
+	for _, b := range res.Brokers {
+		tell("the broker %s: %d calls, %d refused, %s sent, %s received", b.Name, b.Calls, b.Refused, trace.Size(uint64(max(b.Sent, 0))), trace.Size(uint64(max(b.Received, 0))))
+	}
 	tellLookups(res, p)
 	for _, s := range p.UnsafeSockets() {
 		tell("the command could use %s (network.unix)", s)

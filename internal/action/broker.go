@@ -1,8 +1,10 @@
 package action
 
 import (
+	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +28,11 @@ type Broker struct {
 	Auth        Auth
 	Destination Destination
 	Limits      Limits
+}
+
+// Origin is "https://HOST:PORT".
+func (b *Broker) Origin() string {
+	return "https://" + net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 }
 
 // brokerLimits are those of a broker that names none: a model's answer takes minutes.

@@ -33,7 +33,7 @@ type Process struct {
 // Run works through the job. The error is what is wrong with the file of
 // actions, or with the process.
 func (p *Process) Run(ctx context.Context, job *Job) error {
-	exe, err := openHTTPProgram()
+	exe, err := OpenHTTPProgram()
 	if err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (p *Process) Run(ctx context.Context, job *Job) error {
 	return err
 }
 
-// openHTTPProgram opens the program in the directory of the one that runs.
-func openHTTPProgram() (*os.File, error) {
+// OpenHTTPProgram opens the program in the directory of the one that runs.
+func OpenHTTPProgram() (*os.File, error) {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil, err

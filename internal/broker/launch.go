@@ -14,17 +14,16 @@ const Mode = "broker"
 // Process is the running process, as its supervisor sees it.
 type Process struct{ *reexec.Process }
 
-// Start starts this program's own file again in the process's [Mode]. dial leads
-// to the process that dials, and stays the caller's. The configuration's secrets
-// are the caller's to erase.
-func Start(cfg *Config, who reexec.Identity, dial *os.File) (*Process, error) {
+// Start starts agentguard-http, which is open at exe. dial leads to the process that
+// dials. Both stay the caller's, and so do the configuration's secrets, to erase.
+func Start(cfg *Config, exe *os.File, who reexec.Identity, dial *os.File) (*Process, error) {
 	b, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
 	}
 	defer clear(b)
 	p, err := reexec.Start(&reexec.Spec{
-		Name: "agentguard-broker", What: "the process of the brokers", Mode: Mode, Config: b, Who: who, Files: []*os.File{dial},
+		Exe: exe, Name: "agentguard-broker", What: "the process of the brokers", Mode: Mode, Config: b, Who: who, Files: []*os.File{dial},
 	})
 	if err != nil {
 		return nil, err

@@ -94,6 +94,15 @@ func ParseQuery(query string, allowed []string) (string, error) {
 	return strings.Join(out, "&"), nil
 }
 
+// String is the route as a file of actions has it.
+func (r *Route) String() string {
+	s := strings.Join(r.Methods, ",") + " " + r.Path
+	for i, name := range r.Query {
+		s += map[bool]string{true: "?", false: "&"}[i == 0] + url.QueryEscape(name)
+	}
+	return s
+}
+
 // Check says what is wrong with a route.
 func (r *Route) Check() error {
 	if len(r.Methods) == 0 {

@@ -48,7 +48,7 @@ const (
 type gateway struct {
 	*broker.Endpoint
 	needles   [][]byte
-	transport http.RoundTripper
+	transport *http.Transport
 	events    *reporter
 	slots     chan struct{} // of all gateways
 	bodyLimit time.Duration // for the command to send the body of a request

@@ -164,11 +164,15 @@ func TestAnswersRefused(t *testing.T) {
 		text     string
 	}{
 		"a redirect": {func(w http.ResponseWriter, q *http.Request) {
-			http.Redirect(w, q, "https://evil.example/?k="+canary, 302)
+			http.Redirect(w, q, "https://evil.example/?k="+canary, http.StatusFound)
 		}, 502, "redirects (302)"},
-		"a lasting redirect": {func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, "/other", 308) }, 502, "redirects (308)"},
-		"no credential":      {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Incorrect key: sk-canary-****haQ", 401) }, 401, "does not accept the credential"},
-		"a proxy's":          {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", 407) }, 407, "does not accept the credential"},
+		"a lasting redirect": {func(w http.ResponseWriter, q *http.Request) {
+			http.Redirect(w, q, "/other", http.StatusPermanentRedirect)
+		}, 502, "redirects (308)"},
+		"no credential": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "Incorrect key: sk-canary-****haQ", http.StatusUnauthorized)
+		}, 401, "does not accept the credential"},
+		"a proxy's": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", http.StatusProxyAuthRequired) }, 407, "does not accept the credential"},
 		"packed": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			ok(w, nil)

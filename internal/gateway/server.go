@@ -115,6 +115,7 @@ func (s *server) end() {
 	}
 	s.events.flush()
 	for _, g := range s.gateways {
+		g.transport.CloseIdleConnections()
 		s.events.emit(g.usage())
 	}
 }

@@ -151,7 +151,7 @@ func (s *server) dialUpstream(n string, b *upstream) {
 		s.tellBrokers("failed "+n+" "+text, -1)
 		return
 	}
-	s.relay(&connection{inside: inside, outside: out.(*net.TCPConn)}, &e, started)
+	s.relay(newConnection(inside, out.(*net.TCPConn), &e, started))
 }
 
 // passSocket gives the process of the brokers one end of a new connection.

@@ -54,6 +54,11 @@ const allSent = "all"
 // SendSpare hands over one more socket for a published port.
 func (p *Process) SendSpare(f *os.File) error { return p.Process.Send(string(Spare), []*os.File{f}) }
 
+// SendBrokers hands over the socket to the process of the brokers.
+func (p *Process) SendBrokers(f *os.File) error {
+	return p.Process.Send(string(Brokers), []*os.File{f})
+}
+
 // Read calls fn for each event until the process has ended.
 func (p *Process) Read(fn func(*Event)) error {
 	return p.Process.Read(maxEvent, func(b []byte) error {

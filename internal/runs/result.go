@@ -41,6 +41,7 @@ type Result struct {
 
 	Missing   []Missing     `json:"missing,omitempty"`   // of a run that failed: programs that it did not find and the host has
 	Network   []Destination `json:"network,omitempty"`   // what went where, most sent first
+	Brokers   []BrokerUse   `json:"brokers,omitempty"`   // what was asked of each
 	Planted   []string      `json:"planted,omitempty"`   // paths that other programs act on, made or changed where writes are real
 	Linked    []string      `json:"linked,omitempty"`    // files changed in place that have names outside what the run could write
 	Unmapped  []string      `json:"unmapped,omitempty"`  // copy-on-write grants in which root's files could not be changed
@@ -155,6 +156,15 @@ type Destination struct {
 	Error       string `json:"error,omitempty"`  // of the last that failed
 	Sent        uint64 `json:"sent"`             // by the command, bytes
 	Received    uint64 `json:"received"`
+}
+
+// BrokerUse adds up the calls of one broker.
+type BrokerUse struct {
+	Name     string `json:"name"`
+	Calls    int64  `json:"calls"`   // that were sent
+	Refused  int64  `json:"refused"` // that were not
+	Sent     int64  `json:"sent"`    // bytes of bodies
+	Received int64  `json:"received"`
 }
 
 // Changes counts what the run changed in its copy-on-write trees.
