@@ -124,8 +124,9 @@ func (r *recorder) network(n *netguard.Event, plan *Egress) {
 			e.Text += ": " + n.Text
 		}
 	}
-	if n.Broker != "" && n.Text == "" {
-		e.Text = "for the broker " + n.Broker
+	if n.Broker != "" {
+		e.Rule = "network.broker" // it is the broker's, and not of the allowlist
+		e.Text = cmp.Or(n.Text, "for the broker "+n.Broker)
 	}
 	if n.Published {
 		e.Text = "network.publish: from outside, to the published port"

@@ -127,6 +127,12 @@ func Remedy(e *Event) string {
 	if secret(e) {
 		return ""
 	}
+	if name, ok := bytes.CutSuffix(e.Name, []byte(brokerDomain)); ok {
+		if e.Kind == KindDNS && hostName(e.Name) && !bytes.Contains(name, []byte{'.'}) {
+			return "--broker " + string(name)
+		}
+		return "" // a broker has the one port
+	}
 	switch e.Kind {
 	case KindConnect, KindSend, KindBind:
 		if e.Family == "unix" && absolute(e.Path) {
@@ -161,6 +167,9 @@ func Remedy(e *Event) string {
 	}
 	return ""
 }
+
+// brokerDomain is what the names of brokers end with inside (docs/broker.md).
+const brokerDomain = ".broker.internal"
 
 // metadataServices hand out the credentials of the machine to whoever asks.
 var metadataServices = []netip.Prefix{

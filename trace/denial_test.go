@@ -40,6 +40,10 @@ func TestSentence(t *testing.T) {
 		{&Event{Kind: KindSignal, Target: Proc{Pid: 77}, Errno: 1}, "denied signal process 77 (EPERM)"},
 		{&Event{Kind: KindDeny, Syscall: "x\ny", Layer: "a b", Rule: "\x1b", Remedy: "\n"}, `denied $'x\ny' ('a b', $'\x1b'): add $'\n'`},
 		{&Event{Kind: KindExecFail, Path: []byte("/bin/x"), Errno: 13}, "denied exec /bin/x (EACCES)"},
+		{
+			&Event{Kind: KindCall, Name: []byte("model"), Method: "DELETE", Path: []byte("/v1/x y"), Status: 403, Layer: LayerNetwork, Rule: "brokers.model.allow"},
+			"denied call model DELETE '/v1/x y' (network, brokers.model.allow)",
+		},
 	}
 	for _, tt := range tests {
 		got := Sentence(tt.e)
@@ -74,6 +78,10 @@ func TestRemedy(t *testing.T) {
 		{Event{Kind: KindConnect, Family: "unix", Path: []byte("/run/app.sock")}, "--unix /run/app.sock"},
 		{Event{Kind: KindConnect, Family: "unix", Path: []byte("\x00abstract")}, ""},
 		{Event{Kind: KindConnect, Family: "unix", Path: []byte("/var/run/docker.sock")}, ""},
+		{Event{Kind: KindDNS, Name: []byte("api.example")}, "--allow api.example:443"},
+		{Event{Kind: KindDNS, Name: []byte("model.broker.internal")}, "--broker model"},
+		{Event{Kind: KindDNS, Name: []byte("x.model.broker.internal")}, ""},
+		{Event{Kind: KindConnect, Family: "inet", Proto: "tcp", Addr: netip.MustParseAddr("198.18.0.16"), Port: 443, Name: []byte("model.broker.internal")}, ""},
 		{Event{Kind: KindDeny, Syscall: "mount"}, ""},
 	}
 	for _, tt := range tests {

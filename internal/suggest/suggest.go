@@ -55,6 +55,7 @@ type Needs struct {
 	mode      string          // of the workspace
 	paths     map[string]bool // further paths, and whether they are written
 	hosts     map[string]bool // entries of the allowlist
+	brokers   map[string]bool
 	sockets   map[string]bool
 	calls     map[string]bool
 	env       map[string]bool
@@ -76,7 +77,7 @@ const maxPaths = 10_000
 func New(exists func(string) string, unsafe bool) *Needs {
 	return &Needs{
 		Exists: exists, Unsafe: unsafe,
-		grants: map[grant]string{}, paths: map[string]bool{}, hosts: map[string]bool{}, sockets: map[string]bool{}, calls: map[string]bool{},
+		grants: map[grant]string{}, paths: map[string]bool{}, hosts: map[string]bool{}, brokers: map[string]bool{}, sockets: map[string]bool{}, calls: map[string]bool{},
 		env: map[string]bool{}, limits: map[string]uint64{}, words: map[string]bool{}, left: map[string]bool{}, looked: map[string]bool{},
 		caches: map[string]bool{}, tools: map[string]bool{},
 	}
@@ -328,12 +329,24 @@ func (n *Needs) connect(p *Plan, e *trace.Event) {
 		if e.Denied() || in != nil && strings.HasPrefix(in.Clause, "network.unix") {
 			n.socket(path.Clean(string(e.Path)))
 		}
+	case e.Rule == "network.broker": // what a broker does is no need of the command's
+	case strings.HasSuffix(string(e.Name), brokerDomain):
+		if name := strings.TrimSuffix(string(e.Name), brokerDomain); !e.Denied() && brokerName(name) && len(n.brokers) < maxPaths {
+			n.brokers[name] = true
+		}
 	case !e.Addr.IsValid() || e.Addr.Unmap().IsLoopback() || e.Addr.IsUnspecified() || len(n.hosts) >= maxPaths:
 	case e.Denied() && !n.Unsafe && e.Addr.Unmap().IsLinkLocalUnicast():
 		n.leave("%s: hosts of clouds give credentials at such addresses", trace.Quote(endpoint(e)))
 	case e.Denied() || e.Errno == 0:
 		n.hosts[endpoint(e)] = true
 	}
+}
+
+// brokerDomain is what the names of brokers end with inside.
+const brokerDomain = ".broker.internal"
+
+func brokerName(s string) bool {
+	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && strings.Trim(s, "-") == s
 }
 
 // endpoint is an entry of the allowlist for a peer, by name where there is one.

@@ -108,7 +108,7 @@ func (n *Needs) sayable() map[string]bool {
 func unprintable(r rune) bool { return trace.Line(string(r)) != string(r) || r == 0xfffd }
 
 func (n *Needs) network(b *bytes.Buffer) {
-	if len(n.hosts)+len(n.sockets) == 0 {
+	if len(n.hosts)+len(n.sockets)+len(n.brokers) == 0 {
 		return
 	}
 	b.WriteString("  network:\n")
@@ -117,6 +117,7 @@ func (n *Needs) network(b *bytes.Buffer) {
 	}
 	list(b, "    ", "allowlist", slices.Sorted(maps.Keys(n.hosts)))
 	list(b, "    ", "unix", slices.Sorted(maps.Keys(n.sockets)))
+	list(b, "    ", "broker", slices.Sorted(maps.Keys(n.brokers)))
 }
 
 func (n *Needs) process(b *bytes.Buffer) {
