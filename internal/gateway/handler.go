@@ -335,10 +335,10 @@ func (g *gateway) pass(ctx context.Context, w http.ResponseWriter, resp *http.Re
 		}
 		_, werr := s.Write(buf[:n])
 		switch {
+		case err != nil && ctx.Err() != nil: // an upstream that is told to end may still end in order
+			g.breakOff(e, s, "limits.timeout", fmt.Sprintf("the call took longer than %v, or the command went away", g.Timeout))
 		case err == io.EOF && werr == nil:
 			werr = s.flush()
-		case err != nil && ctx.Err() != nil:
-			g.breakOff(e, s, "limits.timeout", fmt.Sprintf("the call took longer than %v, or the command went away", g.Timeout))
 		case err != nil && err != io.EOF:
 			g.breakOff(e, s, "upstream", "the upstream broke the answer off")
 		case werr == nil:
