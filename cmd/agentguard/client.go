@@ -237,6 +237,9 @@ func (s *streams) run(q *execRequest, sigs <-chan os.Signal) (*runs.Result, erro
 			continue
 		}
 		if f, err = answer(f, err); err != nil {
+			if errors.Is(werr, unix.EPIPE) { // it was refused before all was sent
+				werr = nil
+			}
 			return nil, errors.Join(err, werr)
 		}
 		if len(f.Lists) != 1 || len(f.Lists[0]) != 1 {
