@@ -102,7 +102,7 @@ func (r reader) input(a *Action, n *policy.Node) *policy.Node {
 // when an error is placed.
 func (r reader) refs(n *policy.Node, what string) {
 	for _, e := range n.Entries {
-		if e.Name == "$ref" && e.Value.Kind == policy.TextNode && !strings.HasPrefix(e.Value.Text, "#/$defs/") {
+		if name, ok := strings.CutPrefix(e.Value.Text, "#/$defs/"); e.Name == "$ref" && e.Value.Kind == policy.TextNode && (!ok || strings.ContainsAny(name, "/~%")) {
 			r.Fail(e.Value.Source, "write #/$defs/NAME", "%s: %s: a reference must lead to $defs of the same schema", what, policy.Quote(e.Value.Text))
 		}
 		for _, no := range []string{"$dynamicRef", "$id", "$anchor", "$dynamicAnchor", "$schema", "definitions", "dependencies"} {

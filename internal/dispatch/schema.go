@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,6 +29,9 @@ func newSchema(a *action.Action) (*schema, error) {
 	err := json.Unmarshal(a.Input, s.root)
 	if err == nil {
 		err = unknown(s.root, "")
+	}
+	if err == nil {
+		err = s.endless(s.root, map[*jsonschema.Schema]bool{})
 	}
 	if err == nil {
 		s.resolved, err = s.root.CloneSchemas().Resolve(nil)
@@ -58,6 +62,43 @@ func unknown(s *jsonschema.Schema, at string) error {
 	}
 	return nil
 }
+
+// endless refuses a schema that asks itself about the same value again: it could
+// not be checked in any time. Recursion into parts of a value ends with the value.
+// known has false while the parts of a schema are looked at, and true afterwards.
+func (s *schema) endless(sub *jsonschema.Schema, known map[*jsonschema.Schema]bool) error {
+	if done, seen := known[sub]; done {
+		return nil
+	} else if seen {
+		return errors.New("a $ref leads to itself without a step into the value")
+	}
+	known[sub] = false
+	for path, child := range children(sub) {
+		if inPlace[strings.Split(path, "/")[1]] {
+			if err := s.endless(child, known); err != nil {
+				return err
+			}
+		}
+	}
+	if target := s.root.Defs[strings.TrimPrefix(sub.Ref, "#/$defs/")]; sub.Ref != "" && target != nil {
+		if err := s.endless(target, known); err != nil {
+			return err
+		}
+	}
+	known[sub] = true
+	for path, child := range children(sub) {
+		if !inPlace[strings.Split(path, "/")[1]] {
+			if err := s.endless(child, known); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// inPlace are the keywords whose schemas are asked about the same value (JSON
+// Schema 2020-12, 10.2).
+var inPlace = map[string]bool{"allOf": true, "anyOf": true, "oneOf": true, "not": true, "if": true, "then": true, "else": true, "dependentSchemas": true}
 
 // children are all schemas in a schema, with their places.
 func children(s *jsonschema.Schema) map[string]*jsonschema.Schema {

@@ -84,7 +84,7 @@ func (s *sender) send(ctx context.Context, r *request, secret *action.Secret, o 
 		o.Address = *to
 	}
 	if err != nil {
-		o.Outcome, o.Why, o.Sent = action.Failed, reason(err, s.a.Limits.Timeout), action.SentNo
+		o.Outcome, o.Why, o.Sent = action.Failed, s.reason(err, secret), action.SentNo
 		if wrote.Load() {
 			o.Sent = action.SentUnknown
 		}
@@ -123,8 +123,8 @@ func (r *request) http(ctx context.Context, proof action.Proof) *http.Request {
 }
 
 // reason says why there was no answer. The library's own error has the URL, and
-// with it perhaps the credential.
-func reason(err error, limit time.Duration) string {
+// with it perhaps the credential; of an answer that is no HTTP it has a piece.
+func (s *sender) reason(err error, secret *action.Secret) string {
 	var outer *url.Error
 	if errors.As(err, &outer) {
 		err = outer.Err
@@ -132,7 +132,9 @@ func reason(err error, limit time.Duration) string {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("no whole answer within %v (limits.timeout)", limit)
+		return fmt.Sprintf("no whole answer within %v (limits.timeout)", s.a.Limits.Timeout)
+	case s.echoes(err.Error(), secret):
+		return "the answer is not HTTP, and repeats the credential"
 	case errors.As(err, &dns):
 		return "the name was not resolved: " + dns.Err
 	}
@@ -179,7 +181,7 @@ func (s *sender) receive(res *http.Response, secret *action.Secret, o *action.Ou
 		reject("the answer is larger than %d bytes (limits.response_bytes)", s.a.Limits.ResponseBytes)
 		return
 	case err != nil:
-		reject("the answer broke off: %s", reason(err, s.a.Limits.Timeout))
+		reject("the answer broke off: %s", s.reason(err, secret))
 		return
 	}
 	s.extract(body, secret, o, reject)

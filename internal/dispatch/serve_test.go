@@ -311,6 +311,32 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// What the library says of an answer that is no HTTP has a piece of it: not when that
+// is the credential.
+func TestNoHTTPRepeatsTheCredential(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\n", strings.Repeat("x", 250)+canary)
+			_ = c.Close()
+		}
+	}()
+	s := &session{job: action.Job{File: []byte(actions("http://"+l.Addr().String(), "")), Name: "a.yaml"}}
+	o := s.run(t, strings.NewReader(`{"repo": "r", "title": "t"}`))[0]
+	if o.Outcome != action.Failed || !strings.Contains(o.Why, "repeats the credential") || strings.Contains(o.Why, canary[:4]) {
+		t.Errorf("%+v", o)
+	}
+}
+
 // An answer that begins and does not go on is cut by the time limit, wherever that
 // finds it.
 func TestStalledAnswer(t *testing.T) {
