@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/agentguard/agentguard/internal/action"
@@ -84,7 +85,7 @@ func (s *sender) send(ctx context.Context, r *request, secret *action.Secret, o 
 		o.Address = *to
 	}
 	if err != nil {
-		o.Outcome, o.Why, o.Sent = action.Failed, s.reason(err, secret), action.SentNo
+		o.Outcome, o.Why, o.Sent = action.Failed, s.reason(err, secret, wrote.Load()), action.SentNo
 		if wrote.Load() {
 			o.Sent = action.SentUnknown
 		}
@@ -123,13 +124,15 @@ func (r *request) http(ctx context.Context, proof action.Proof) *http.Request {
 }
 
 // reason says why there was no answer. The library's own error has the URL, and
-// with it perhaps the credential; of an answer that is no HTTP it has a piece.
-func (s *sender) reason(err error, secret *action.Secret) string {
+// with it perhaps the credential; after a request was written, it quotes what it could
+// not read of the answer, escaped, so that no search for the credential is sure to find it.
+func (s *sender) reason(err error, secret *action.Secret, wrote bool) string {
 	var outer *url.Error
 	if errors.As(err, &outer) {
 		err = outer.Err
 	}
 	var dns *net.DNSError
+	var errno syscall.Errno
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no whole answer within %v (limits.timeout)", s.a.Limits.Timeout)
@@ -137,6 +140,12 @@ func (s *sender) reason(err error, secret *action.Secret) string {
 		return "the answer is not HTTP, and repeats the credential"
 	case errors.As(err, &dns):
 		return "the name was not resolved: " + dns.Err
+	case wrote && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
+		return "the upstream closed the connection"
+	case wrote && errors.As(err, &errno):
+		return errno.Error()
+	case wrote:
+		return "the answer is not HTTP/1.1 as it should be"
 	}
 	return bounded(err.Error())
 }
@@ -181,7 +190,7 @@ func (s *sender) receive(res *http.Response, secret *action.Secret, o *action.Ou
 		reject("the answer is larger than %d bytes (limits.response_bytes)", s.a.Limits.ResponseBytes)
 		return
 	case err != nil:
-		reject("the answer broke off: %s", s.reason(err, secret))
+		reject("the answer broke off: %s", s.reason(err, secret, true))
 		return
 	}
 	s.extract(body, secret, o, reject)
