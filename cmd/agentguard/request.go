@@ -33,6 +33,7 @@ type execRequest struct {
 const (
 	headTexts      = 8
 	statementTexts = 9
+	maxStatements  = 20000 // of all sources: entries of most lists are compared one by one
 )
 
 func (q *execRequest) lists() [][]string {
@@ -76,10 +77,14 @@ func readExec(lists [][]string) (*execRequest, error) {
 	if !filepath.IsAbs(q.cwd) || filepath.Clean(q.cwd) != q.cwd {
 		return nil, &supervisor.Refusal{What: "the current directory is no clean absolute path"}
 	}
+	n := 0
 	for _, list := range lists[3:] {
 		s, err := readStatements(list)
 		if err != nil {
 			return nil, err
+		}
+		if n += len(s.List); n > maxStatements {
+			return nil, &supervisor.Refusal{What: fmt.Sprintf("a policy of more than %d entries; the helper takes no more", maxStatements), Remedy: "name directories instead of files, domains (*.NAME) instead of hosts"}
 		}
 		q.asked = append(q.asked, s)
 	}

@@ -1,6 +1,10 @@
 package helper
 
 import (
+	"bytes"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -63,5 +67,22 @@ func TestGateAtOnce(t *testing.T) {
 	g.leave(1)
 	if err, _ := g.enter(1000); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of a command that is refused a line of the log is all that is left, and it is short.
+func TestLogBounds(t *testing.T) {
+	var out bytes.Buffer
+	l, err := OpenLog(filepath.Join(t.TempDir(), "log"), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	argv := slices.Repeat([]string{strings.Repeat("\x01", 1<<16)}, 1000)
+	if err := l.Write(Entry{Argv: argv, Why: argv[0]}); err != nil {
+		t.Fatal(err)
+	}
+	if n := out.Len(); n > 20<<10 || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("a line of %d bytes", n)
 	}
 }

@@ -29,8 +29,12 @@ type Entry struct {
 	Why     string    `json:"why,omitempty"`
 }
 
-// maxText bounds each text in a line: a caller chooses it.
-const maxText = 512
+// Bounds of what a caller chooses in a line, in bytes: of each text, and of a command's
+// together. One that is refused leaves nothing but its line.
+const (
+	maxText = 512
+	maxArgv = 2048
+)
 
 // OpenLog appends to a file of root's, which is made if need be.
 func OpenLog(path string, also io.Writer) (*Log, error) {
@@ -50,11 +54,7 @@ func Of(p *Peer, outcome, request string) Entry {
 func (l *Log) Write(e Entry) error {
 	e.Time = time.Now().UTC()
 	e.Why = cut(e.Why)
-	argv := e.Argv[:min(len(e.Argv), 32)]
-	e.Argv = nil
-	for _, a := range argv {
-		e.Argv = append(e.Argv, cut(a))
-	}
+	e.Argv = cutAll(e.Argv)
 	b, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -67,6 +67,15 @@ func (l *Log) Write(e Entry) error {
 
 // Close closes the file.
 func (l *Log) Close() error { return l.file.Close() }
+
+// cutAll cuts each word, and ends with the one that reaches maxArgv.
+func cutAll(argv []string) (out []string) {
+	for left := maxArgv; len(argv) > 0 && left > 0 && len(out) < 32; argv = argv[1:] {
+		out = append(out, cut(argv[0]))
+		left -= len(out[len(out)-1])
+	}
+	return out
+}
 
 func cut(s string) string {
 	if len(s) > maxText {

@@ -162,12 +162,23 @@ func (p *Peer) Vet() error {
 	if v := field(status, "NoNewPrivs"); v != "0" {
 		return fmt.Errorf("the caller must not gain privileges (no_new_privs is %q), by the helper neither; call from outside the sandbox or the service that has set it", v)
 	}
-	for _, v := range strings.Fields(field(status, "Uid")) { // real, effective, saved, fs
-		if v != strconv.Itoa(p.UID) {
-			return fmt.Errorf("the caller has changed its ids since it connected, from %d to %s", p.UID, v)
-		}
+	if err := p.same(status, "Uid", p.UID); err != nil {
+		return err
+	}
+	if err := p.same(status, "Gid", p.GID); err != nil { // a set-group-id program lends its group to nobody
+		return err
 	}
 	return p.alive()
+}
+
+// same compares the real, effective, saved and file-system ids with the connection's.
+func (p *Peer) same(status []byte, name string, id int) error {
+	for _, v := range strings.Fields(field(status, name)) {
+		if v != strconv.Itoa(id) {
+			return fmt.Errorf("the caller has changed its ids since it connected, or has several: %s %s, and the connection's is %d", name, v, id)
+		}
+	}
+	return nil
 }
 
 // read64k reads a file of /proc/PID.
