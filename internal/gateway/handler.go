@@ -41,6 +41,7 @@ const (
 	maxAnswerTop = 64 << 10 // bytes of an answer's
 	maxAtOnce    = 16       // calls that are under way, of all brokers of a run
 	bodyLimit    = time.Minute
+	wordLimit    = 10 * time.Second // for the command to take words of ours
 	keptIdle     = 30 * time.Second
 )
 
@@ -242,6 +243,8 @@ func (g *gateway) turnDown(w http.ResponseWriter, r *http.Request, no *refusal) 
 
 // say answers in words of ours, in the form that SDKs read errors in.
 func say(w http.ResponseWriter, no *refusal) {
+	// They may be about a call whose time is up.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wordLimit)) // a connection that has no deadlines is gone already
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(no.status)
 	text := map[string]any{"error": map[string]string{"message": "agentguard: " + no.text, "type": "agentguard_broker", "code": no.clause}}

@@ -90,6 +90,7 @@ func (r *rig) start(dial dialFunc) {
 	if r.server, err = newServer(&broker.Config{Endpoints: []broker.Endpoint{*r.endpoint}}, dial, events); err != nil {
 		r.t.Fatal(err)
 	}
+	r.server.fronts[inside].http.ReadHeaderTimeout = plenty // a test that sends nothing for long is a slow one
 	r.server.serve()
 	r.t.Cleanup(r.server.end)
 }
