@@ -143,13 +143,14 @@ func (p *Process) talk(to io.Writer, from io.Reader, job *Job) error {
 	}
 }
 
-// answer hands over what was decided, and leaves no copy of the secret behind.
+// answer hands over what was decided, and erases the secret and its encoding; what
+// encoding/json keeps for its next use is out of reach.
 func (p *Process) answer(to io.Writer, list []*Outcome) error {
 	r := p.Decide(list)
 	b, err := json.Marshal(&r)
 	clear(r.Secret)
 	if err == nil {
-		_, err = to.Write(append(b, '\n'))
+		_, err = to.Write(b) // no line break is appended: that may copy it
 	}
 	clear(b)
 	return err
