@@ -128,7 +128,7 @@ func TestBrakeHoldsAlone(t *testing.T) {
 	if err := flood.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waited(t, run, time.Second)
+	waited(t, run, time.Second/2)
 	close(awake)
 	if err := errors.Join(flood.Wait(), run.Stop(), <-read); err != nil {
 		t.Fatal(err)

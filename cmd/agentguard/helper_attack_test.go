@@ -588,6 +588,7 @@ func TestHelperTraced(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("the run is live", func() bool { out, _, _ := s.guard(ann, "ps"); return strings.Contains(out, "1000000.4") })
+	s.until("the next caller is waited for", func() bool { return s.children() >= 2 })
 	if out := s.attack("trace", "HELPER="+strconv.Itoa(s.cmd.Process.Pid)); out != "" {
 		t.Error(out)
 	}

@@ -129,14 +129,15 @@ func (s *service) until(what string, ok func() bool) {
 }
 
 // spare reports whether the one child of the helper is the process that waits for a caller.
-func (s *service) spare() bool {
+func (s *service) spare() bool { return s.children() == 1 }
+
+func (s *service) children() (n int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
-	n := 0
 	for _, t := range tasks {
 		b, _ := os.ReadFile(t)
 		n += len(strings.Fields(string(b)))
 	}
-	return n == 1
+	return n
 }
 
 // as makes a command of a user's, without any group, in ann's directory.
