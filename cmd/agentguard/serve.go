@@ -349,7 +349,7 @@ func (s *served) records(*helper.Frame) (*helper.Frame, error) {
 	return f, nil
 }
 
-// oneText reads a request of one list of texts.
+// oneList reads a request of one list of n texts.
 func oneList(f *helper.Frame, n int) ([]string, error) {
 	if len(f.Lists) != 1 || len(f.Lists[0]) != n {
 		return nil, fmt.Errorf("%w: it has other texts", helper.ErrFrame)

@@ -123,7 +123,8 @@ func number(b []byte) (int, []byte, error) {
 	return int(binary.LittleEndian.Uint32(b)), b[4:], nil
 }
 
-// Write sends a frame with its descriptors, which stay open here.
+// Write sends a frame with its descriptors, which stay open here. Several may write
+// small frames at once: each goes in one sendmsg(2).
 func Write(c *net.UnixConn, f *Frame) error {
 	b, err := encode(f)
 	if err != nil {
@@ -137,8 +138,8 @@ func Write(c *net.UnixConn, f *Frame) error {
 		}
 		rights = unix.UnixRights(fds...)
 	}
-	n, _, err := c.WriteMsgUnix(b[:headerLen], rights, nil)
-	if err == nil {
+	n, _, err := c.WriteMsgUnix(b, rights, nil)
+	if err == nil && n < len(b) {
 		_, err = c.Write(b[n:])
 	}
 	return err

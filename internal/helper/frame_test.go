@@ -67,6 +67,27 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// A signal that is passed on and one that is sent because the run was stopped may be
+// written at once.
+func TestFramesOfSeveralWriters(t *testing.T) {
+	a, b := connected(t)
+	const writers, each = 4, 1000
+	for range writers {
+		go func() {
+			for range each {
+				if err := Write(a, &Frame{Kind: Signal, Lists: [][]string{{"18"}}}); err != nil {
+					return // the reader says so
+				}
+			}
+		}()
+	}
+	for i := range writers * each {
+		if f, err := Read(b); err != nil || f.Kind != Signal || len(f.Lists) != 1 || f.Lists[0][0] != "18" {
+			t.Fatalf("frame %d: %+v %v", i, f, err)
+		}
+	}
+}
+
 // FuzzRead feeds the reader of the privileged side: no input makes it panic, keep a
 // descriptor, or read more than it was sent.
 func FuzzRead(f *testing.F) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -27,8 +26,7 @@ type Listener struct {
 	gate   *gate
 	env    []string
 
-	spare   *request // waits for the next caller
-	serving sync.WaitGroup
+	spare *request // waits for the next caller
 }
 
 // request is a process that serves one connection.
@@ -148,10 +146,10 @@ func (l *Listener) hand(c *net.UnixConn, uid int) error {
 		}
 		l.spare = nil
 		if err = r.take(c); err == nil {
-			l.serving.Go(func() {
+			go func() {
 				_ = r.cmd.Wait() // it has told the caller and the log what it did
 				l.gate.leave(uid)
-			})
+			}()
 			l.spare, _ = l.start() // else the next caller starts one, and hears why it cannot
 			return nil
 		}
