@@ -36,7 +36,7 @@ func rounds(t *testing.T, n, part int) int {
 // What a command does to a tree natively and what it does to an overlay that is
 // committed afterwards is the same; and nothing is called changed that is not.
 func TestCommitEqualsNative(t *testing.T) {
-	for i := range rounds(t, 1000, 10) {
+	for i := range rounds(t, 2000, 150) {
 		seed := uint64(i + 1)
 		if s := os.Getenv("AGENTGUARD_TEST_SEED"); s != "" {
 			n, err := strconv.ParseUint(s, 10, 64)
@@ -83,7 +83,7 @@ func equalsNative(t *testing.T, seed uint64, memory bool) {
 
 // A commit that is killed at any step is finished or undone by the next one.
 func TestCommitCrash(t *testing.T) {
-	for i := range rounds(t, 6, 1) {
+	for i := range rounds(t, 6, 2) {
 		seed := uint64(1000 + i)
 		c := newCase(t, seed, i > 0)
 		want, before := listing(t, c.native), listing(t, c.base)
