@@ -58,7 +58,11 @@ func namedIdentity(t policy.Text, c Caller) (Identity, error) {
 			Remedy: "remove --user, or call as root itself",
 		}
 	}
-	return Identity{UID: uid, GID: primaryGroup(uid, uid), Why: "asked for"}, nil
+	gid := c.GID // its own: what passwd says, or the number of the uid, may be a group that it is not in
+	if c.UID != uid {
+		gid = primaryGroup(uid, uid)
+	}
+	return Identity{UID: uid, GID: gid, Why: "asked for"}, nil
 }
 
 // primaryGroup is the login group of uid, or otherwise gid.

@@ -29,7 +29,7 @@ func TestChooseIdentity(t *testing.T) {
 		{name: "sudo in another's workspace", caller: user, owner: owned(testUID+1, 1), want: Identity{UID: testUID, GID: testGID, Why: "the caller"}},
 		{name: "root asks for a user", caller: root, user: itoa(testUID + 9), want: Identity{UID: testUID + 9, GID: testUID + 9, Why: "asked for"}},
 		{name: "root asks for root", caller: root, user: "0", want: Identity{Why: "asked for"}},
-		{name: "a user asks for itself", caller: user, user: itoa(testUID), want: Identity{UID: testUID, GID: testUID, Why: "asked for"}},
+		{name: "a user asks for itself", caller: user, user: itoa(testUID), want: Identity{UID: testUID, GID: testGID, Why: "asked for"}},
 		{name: "a user asks for root", caller: user, user: "0", err: "user 723401 may not run commands as user 0 [process.user (p.yaml:1:3)]; remove --user, or call as root itself"},
 		{name: "a user asks for another", caller: user, user: "33", err: "user 723401 may not run commands as user 33"},
 		{name: "a name", caller: root, user: "nobody", err: `user "nobody" is not a numeric user id [process.user (p.yaml:1:3)]; give a number, as in --user 1000`},

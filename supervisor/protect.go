@@ -21,7 +21,7 @@ import (
 var (
 	guardedDirs = []string{
 		".git/hooks", ".husky", ".vscode", ".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".vim", ".claude", ".cursor", ".codex", ".gemini", ".continue",
-		".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".config/agentguard", ".aws", ".kube",
+		".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".config/agentguard", ".local/state/agentguard", ".aws", ".kube",
 		".cargo/bin", ".yarn/releases", ".yarn/plugins", ".yarn/sdks", ".githooks",
 	}
 	guardedFiles = []string{

@@ -61,7 +61,7 @@ var traps = []trap{
 	},
 	{
 		"agentguard takes what it grants from it", true,
-		[]string{".config/agentguard"},
+		[]string{".config/agentguard", ".local/state/agentguard"},
 		nil,
 	},
 	{
