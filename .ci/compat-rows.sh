@@ -161,7 +161,7 @@ row vim yes 'vim --version' '' 'an edit by script' 'vim -Nu NONE -es -c "%s/one/
 file text <<<'one two'
 row less yes 'less --version' '' 'a file, to a pipe' 'less -F text | grep -q one'
 row top yes 'ps --version' '' 'on a terminal: two screens' 'TERM=xterm script -qec "top -d 0.1 -n 2" /dev/null </dev/null | grep COMMAND >/dev/null'
-row htop yes 'htop --version' '' 'on a terminal: a screen, quit by a key' '(sleep 1; printf q) | TERM=xterm script -qec htop /dev/null | grep Tasks >/dev/null'
+row htop yes 'htop --version' '' 'on a terminal: a screen, quit by a key' '(while sleep 1 && printf q; do :; done) | TERM=xterm script -qec htop /dev/null | grep Tasks >/dev/null'
 row ssh-keygen yes 'ssh -V' '' 'a new key' 'ssh-keygen -q -t ed25519 -N "" -f key && ssh-keygen -l -f key.pub'
 row tools yes 'jq --version' '' 'find, xargs -P, tar, gzip, zip, jq, flock, timeout, nice' '
 	mkdir d && seq 100 | xargs -P 4 -I{} sh -c "echo {} >d/{}" && tar czf d.tgz d && zip -qr d.zip d && find d -type f | wc -l | grep -qx 100
