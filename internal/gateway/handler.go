@@ -266,6 +266,9 @@ func (g *gateway) make(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	}).WithContext(ctx)
 	if len(c.body) > 0 {
 		out.Body = io.NopCloser(bytes.NewReader(c.body))
+		// An upstream that leaves such a body unread takes it for the next request's beginning, and
+		// the credential would be in that one (RFC 9110, 9.3.1): nothing follows on the connection.
+		out.Close = r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodDelete
 	}
 	resp, err := g.transport.RoundTrip(out)
 	if err != nil {

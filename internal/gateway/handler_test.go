@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,21 @@ func TestPipelining(t *testing.T) {
 	}
 	if n := r.requests(); n != 2 { // what follows a refusal is not read
 		t.Errorf("%d requests were sent", n)
+	}
+}
+
+// An upstream that does not read the body of a GET would take it, and then the head of the next
+// request with the credential in it, for a request of the command's making.
+func TestBodyOfGetIsNoRequest(t *testing.T) {
+	r := newRig(t, ok, nil)
+	smuggled := "POST /v1/keys HTTP/1.1\r\nHost: h\r\nX: "
+	for _, q := range []string{get("/v1/models/a", "Content-Length: "+strconv.Itoa(len(smuggled))) + smuggled, get("/v1/models/b")} {
+		if resp, _, _ := r.ask(q); resp.StatusCode != 200 {
+			t.Fatalf("%q: %d", q, resp.StatusCode)
+		}
+	}
+	if at := r.seen[0].RemoteAddr; at == r.seen[1].RemoteAddr {
+		t.Errorf("both came by the connection of %s: nothing may follow such a body", at)
 	}
 }
 
