@@ -52,6 +52,10 @@ const (
 // that at most (execve(2)).
 const MaxBody = 4 << 20
 
+// maxTexts bounds the lists of a frame and their texts together: an empty one takes four
+// bytes there and sixteen or more in memory.
+const maxTexts = 1 << 18
+
 // maxFiles is the most descriptors that any frame has.
 const maxFiles = 3
 
@@ -97,10 +101,14 @@ func encode(f *Frame) ([]byte, error) {
 // decode reads the lists of a body. Every number is bounded by the bytes that are left.
 func decode(b []byte) ([][]string, error) {
 	var lists [][]string
+	left := maxTexts
 	for len(b) > 0 {
 		n, rest, err := number(b)
 		if err != nil || n > len(rest)/4 { // each text takes four bytes at least
 			return nil, fmt.Errorf("%w: a list that is cut", ErrFrame)
+		}
+		if left -= n + 1; left < 0 {
+			return nil, fmt.Errorf("%w: more than %d texts", ErrFrame, maxTexts)
 		}
 		b = rest
 		list := make([]string, n)

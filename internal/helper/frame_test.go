@@ -2,6 +2,7 @@ package helper
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -118,4 +119,22 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%q was read as %q, %v", in, again, err)
 		}
 	})
+}
+
+// Many small texts, or empty lists, would take many times their bytes in memory.
+func TestManyTexts(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"lists": make([]byte, 4*(maxTexts+1)),
+		"texts": append(binary.LittleEndian.AppendUint32(nil, maxTexts), make([]byte, 4*maxTexts)...),
+	} {
+		if _, err := decode(b); !errors.Is(err, ErrFrame) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if lists, err := decode(b[:4]); name == "lists" && (err != nil || len(lists) != 1) {
+			t.Errorf("%v %v", lists, err)
+		}
+	}
+	if _, err := decode(make([]byte, 4*maxTexts)); err != nil {
+		t.Error(err)
+	}
 }
