@@ -28,7 +28,7 @@ import (
 func listened(ctx context.Context, t *testing.T, state string, listen func(*trace.Event), argv ...string) (*Result, []seen) {
 	t.Helper()
 	testenv.Root(t)
-	flags, err := policy.FromFlags([]policy.Flag{{Name: "mode", Value: "ro"}})
+	flags, err := policy.FromFlags([]policy.Flag{{Name: "mode", Value: "ro"}, {Name: "on-loss", Value: "throttle"}})
 	must(t, err)
 	p, err := policy.Merge(policy.Defaults(policy.Context{MemTotal: MemTotal(), Cwd: publicDir(t)}), flags)
 	must(t, err)

@@ -179,7 +179,7 @@ func (b *brokered) start(program string, during func(supervisor int)) (out strin
 
 // command is exec with the brokers granted.
 func (b *brokered) command(args ...string) *exec.Cmd {
-	return exec.Command(b.bin, slices.Concat([]string{"exec", "--state", b.state, "-w", b.dir, "--actions", b.file}, b.flags, args)...)
+	return exec.Command(b.bin, slices.Concat([]string{"exec", "--state", b.state, "--on-loss", "throttle", "-w", b.dir, "--actions", b.file}, b.flags, args)...)
 }
 
 // refused is what a run that is not to be is answered with.
