@@ -18,7 +18,7 @@ build() {
   export CGO_ENABLED=0 GOARCH=amd64
   if compgen -G 'cmd/agentguard/*.go' >/dev/null; then
     go build -trimpath -o "$out/agentguard" ./cmd/agentguard || die "cmd/agentguard does not build"
-    go build -trimpath -o "$out/agentguard-http" ./cmd/agentguard-http || die "cmd/agentguard-http does not build"
+    GOTOOLCHAIN=${HTTP_TOOLCHAIN:-local} go build -trimpath -o "$out/agentguard-http" ./cmd/agentguard-http || die "cmd/agentguard-http does not build"
     # For the tests that switch layers off: the guest has no Go, and building there would take minutes.
     go build -trimpath -tags agentguard_seam -o "$out/agentguard-seam" ./cmd/agentguard || die "the seam build fails"
   else

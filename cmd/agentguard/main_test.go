@@ -90,6 +90,9 @@ func build(dir string) error {
 	for name, pkg := range map[string]string{"agentguard": ".", "agentguard-http": "../agentguard-http", "probe": "../../testdata/script/probe"} {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if v := os.Getenv("HTTP_TOOLCHAIN"); v != "" && name == "agentguard-http" { // of the Makefile
+			cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+v)
+		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 		}
