@@ -52,7 +52,7 @@ type model struct {
 	mu      sync.Mutex
 	auth    map[string]int
 	proceed chan struct{}
-	during  func() // while a stream is under way
+	during  atomic.Pointer[func()] // called while a stream is under way
 }
 
 func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -82,8 +82,8 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.(http.Flusher).Flush()
 			if i == 0 {
 				<-m.proceed
-				if m.during != nil {
-					m.during()
+				if during := m.during.Load(); during != nil {
+					(*during)()
 				}
 			}
 		}
@@ -157,11 +157,14 @@ func (b *brokered) start(program string, during func(supervisor int)) (out strin
 		"--", "/usr/bin/python3", "program.py")
 	var all bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &all, &all
+	pid := make(chan int, 1)
 	if during != nil {
-		b.model.during = func() { during(cmd.Process.Pid) }
+		seen := func() { during(<-pid) }
+		b.model.during.Store(&seen)
 	}
 	err := cmd.Start()
 	if err == nil {
+		pid <- cmd.Process.Pid
 		err = cmd.Wait()
 	}
 	b.t.Logf("%v\n%s", err, all.String())

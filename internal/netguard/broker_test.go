@@ -28,7 +28,8 @@ type message struct {
 	conn net.Conn
 }
 
-func newBrokerRig(t *testing.T, b Broker, change func(*Config)) *brokerRig {
+// newBrokerRig serves a broker; prepare sees the server before it does.
+func newBrokerRig(t *testing.T, b Broker, change func(*Config), prepare ...func(*server)) *brokerRig {
 	t.Helper()
 	table, err := Compile([]Entry{
 		{Proto: "tcp", Host: b.Name, Ports: Ports{BrokerPort, BrokerPort}, Broker: true},
@@ -43,6 +44,9 @@ func newBrokerRig(t *testing.T, b Broker, change func(*Config)) *brokerRig {
 	}
 	r := &brokerRig{come: make(chan message, 10)}
 	r.s, r.events = newTestServer(t, cfg)
+	for _, p := range prepare {
+		p(r.s)
+	}
 	ours, theirs, err := reexec.Pair()
 	if err != nil {
 		t.Fatal(err)
@@ -165,23 +169,24 @@ func TestBrokerRebinding(t *testing.T) {
 		"the policy's own": {Broker{}, []string{"192.168.0.1"}},
 	} {
 		c.b.Name, c.b.Host, c.b.Port = "model.broker.internal", "api.example", 443
+		var dials atomic.Int64
 		r := newBrokerRig(t, c.b, func(cfg *Config) {
 			cfg.PrivateNames = []string{"api.example"}
 			cfg.Resolve = map[string]netip.Addr{"api.example": netip.MustParseAddr("203.0.113.66")}
-		})
-		var dials atomic.Int64
-		d := r.s.brokers.by[c.b.Name].dialer
-		d.lookup = func(context.Context, string) ([]netip.Addr, error) {
-			var out []netip.Addr
-			for _, a := range c.answers {
-				out = append(out, netip.MustParseAddr(a))
+		}, func(s *server) {
+			d := s.brokers.by[c.b.Name].dialer
+			d.lookup = func(context.Context, string) ([]netip.Addr, error) {
+				var out []netip.Addr
+				for _, a := range c.answers {
+					out = append(out, netip.MustParseAddr(a))
+				}
+				return out, nil
 			}
-			return out, nil
-		}
-		d.dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
-			dials.Add(1)
-			return nil, errors.New("dialled")
-		}
+			d.dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+				dials.Add(1)
+				return nil, errors.New("dialled")
+			}
+		})
 		_, _ = io.WriteString(r.conn, "dial 1 model.broker.internal")
 		if m := r.next(t); !strings.HasPrefix(m.text, "failed 1 it resolves to private") || dials.Load() != 0 {
 			t.Errorf("%s: %+v, %d dials", name, m, dials.Load())
