@@ -71,7 +71,7 @@ type connection struct {
 	up, down        half
 	touched         atomic.Int64 // ns; of the last byte
 	why             atomic.Value // string: the end that was decided here
-	ended           atomic.Int32 // directions
+	ended           atomic.Int32 // upEnded, downEnded
 	started         time.Time
 
 	name        []byte // what is told of it at its end: see Event
@@ -80,6 +80,12 @@ type connection struct {
 	published   bool
 	broker      string
 }
+
+// Bits of connection.ended.
+const (
+	upEnded   = 1
+	downEnded = 2
+)
 
 // newConnection is one that e begins to tell of.
 func newConnection(inside, outside stream, e *Event, started time.Time) *connection {
@@ -106,6 +112,12 @@ func (c *connection) abort(why string) {
 	c.why.CompareAndSwap(nil, why)
 	reset(c.inside)
 	reset(c.outside)
+}
+
+// close ends both sides in order: what was written to them is still delivered.
+func (c *connection) close(why string) {
+	c.why.CompareAndSwap(nil, why)
+	_, _ = c.inside.Close(), c.outside.Close()
 }
 
 // stream is one side of a connection: of TCP, or a unix socket to the process of the brokers.
@@ -219,15 +231,15 @@ func (s *server) relay(c *connection) {
 		return
 	}
 	s.wait.Add(2)
-	go s.move(c, &c.up)
-	go s.move(c, &c.down)
+	go s.move(c, &c.up, upEnded)
+	go s.move(c, &c.down, downEnded)
 }
 
 // move is one direction.
-func (s *server) move(c *connection, h *half) {
+func (s *server) move(c *connection, h *half, bit int32) {
 	defer s.wait.Done()
 	c.end(h.run())
-	if c.ended.Add(1) == 2 {
+	if c.ended.Or(bit)|bit == upEnded|downEnded {
 		s.done(c)
 	}
 }
@@ -305,18 +317,43 @@ func (s *server) giveBack(last, given int64) (now, back int64) {
 	return now, given
 }
 
-// end breaks off what is still open, reports it, and waits until all is told.
+// passLimit bounds how long what the command has sent is passed on after its end:
+// a peer that does not read would be waited for.
+const passLimit = time.Second
+
+// end breaks off what is still open, reports it, and waits until all is told. The
+// command's processes are dead and their sockets closed: what they had written is
+// passed on first, as the kernel would have done.
 func (s *server) end() {
+	for until := time.Now().Add(passLimit); s.passing() && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
 	s.stop()
 	s.mu.Lock()
 	s.ended = true
 	for c := range s.live {
-		c.abort(EndRun)
+		if c.ended.Load()&upEnded != 0 {
+			c.close(EndRun)
+		} else {
+			c.abort(EndRun)
+		}
 	}
 	s.mu.Unlock()
 	s.wait.Wait()
 	s.holder.end()
 	s.events.flush()
+}
+
+// passing reports whether something of the command's may not have been passed on.
+func (s *server) passing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.live {
+		if c.ended.Load()&upEnded == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func addrPort(a net.Addr) netip.AddrPort {

@@ -172,20 +172,22 @@ func TestMaxBytes(t *testing.T) {
 
 func TestIdleIsBroken(t *testing.T) {
 	r := newRig(t, nil)
-	go r.s.breakIdle(200*time.Millisecond, 20*time.Millisecond)
+	const limit = 2 * time.Second
+	go r.s.breakIdle(limit, 20*time.Millisecond)
 	c, s := r.pair()
-	for range 6 { // not idle: it goes on past the limit
+	sent := uint64(0)
+	for begun := time.Now(); time.Since(begun) < limit+limit/10; sent++ { // not idle: it goes on past the limit
 		mustWrite(t, c, "x")
 		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("%v", err)
 	}
-	if e := r.ended(1)[0]; e.End != EndIdle || e.Sent != 6 {
-		t.Errorf("%+v", e)
+	if e := r.ended(1)[0]; e.End != EndIdle || e.Sent != sent {
+		t.Errorf("%+v, want %d sent", e, sent)
 	}
 }
 
@@ -198,6 +200,31 @@ func TestEndOfTheRun(t *testing.T) {
 	}
 	if e := r.ended(1)[0]; e.End != EndRun {
 		t.Errorf("%+v", e)
+	}
+}
+
+// What a command has sent before it ended arrives, and then the end.
+func TestEndPassesOnWhatWasSent(t *testing.T) {
+	for range 20 {
+		r := newRig(t, nil)
+		c, s := r.pair()
+		const size = 1 << 20
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.Write(make([]byte, size))
+			err = errors.Join(err, c.Close())
+			r.s.end()
+			written <- err
+		}()
+		if n, err := io.Copy(io.Discard, s); n != size || err != nil {
+			t.Errorf("%d of %d bytes arrived, %v", n, size, err)
+		}
+		if err := <-written; err != nil {
+			t.Error(err)
+		}
+		if e := r.ended(1)[0]; e.Sent != size || e.End != EndRun && e.End != EndClosed {
+			t.Errorf("%+v", e)
+		}
 	}
 }
 
