@@ -37,7 +37,7 @@ func (s *server) publish(port uint16) error {
 				time.Sleep(acceptPause)
 				continue
 			}
-			s.wait.Go(func() { s.admitCaller(c, port) })
+			s.begun(func() { s.admitCaller(c, port) })
 		}
 	}()
 	return nil

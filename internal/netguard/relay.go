@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,13 +36,15 @@ type server struct {
 	budget *budget
 	open   atomic.Int64 // connections and flows
 	opened atomic.Int64 // ever
+	coming atomic.Int64 // connections that are accepted, and neither live nor refused yet
 
-	ctx   context.Context // ends with the run
-	stop  context.CancelFunc
-	mu    sync.Mutex
-	live  map[*connection]bool
-	ended bool
-	wait  sync.WaitGroup
+	ctx    context.Context // ends with the run
+	stop   context.CancelFunc
+	mu     sync.Mutex
+	live   map[*connection]bool
+	fronts []*net.TCPListener // where connections of the command arrive
+	ended  bool
+	wait   sync.WaitGroup
 
 	flows   *flows
 	holder  *holder
@@ -137,6 +140,9 @@ func reset(c stream) {
 // serve accepts what the namespace's look-up program hands over: connections
 // whose local address is where the command wanted to go.
 func (s *server) serve(l *net.TCPListener) {
+	s.mu.Lock()
+	s.fronts = append(s.fronts, l)
+	s.mu.Unlock()
 	for {
 		c, err := l.AcceptTCP()
 		if errors.Is(err, net.ErrClosed) {
@@ -146,8 +152,17 @@ func (s *server) serve(l *net.TCPListener) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		s.wait.Go(func() { s.accept(c) })
+		s.begun(func() { s.accept(c) })
 	}
+}
+
+// begun judges a new connection, beside others.
+func (s *server) begun(judge func()) {
+	s.coming.Add(1)
+	s.wait.Go(func() {
+		defer s.coming.Add(-1)
+		judge()
+	})
 }
 
 // accept judges one connection and relays it.
@@ -353,7 +368,20 @@ func (s *server) passing() bool {
 			return true
 		}
 	}
-	return false
+	return s.coming.Load() > 0 || slices.ContainsFunc(s.fronts, queued)
+}
+
+// queued reports whether a connection waits to be accepted.
+func queued(l *net.TCPListener) (waits bool) {
+	rc, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = rc.Control(func(fd uintptr) {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		waits = n > 0
+	})
+	return waits
 }
 
 func addrPort(a net.Addr) netip.AddrPort {
