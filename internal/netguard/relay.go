@@ -334,7 +334,7 @@ func (s *server) giveBack(last, given int64) (now, back int64) {
 
 // passLimit bounds how long what the command has sent is passed on after its end:
 // a peer that does not read would be waited for.
-const passLimit = time.Second
+const passLimit = 2 * time.Second
 
 // end breaks off what is still open, reports it, and waits until all is told. The
 // command's processes are dead and their sockets closed: what they had written is
