@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -286,112 +285,6 @@ type crlf struct{ to io.Writer }
 func (c crlf) Write(b []byte) (int, error) {
 	_, err := c.to.Write(bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n")))
 	return len(b), err
-}
-
-// policy merges defaults, the administrator's file, the named files and the
-// flags, and bounds the result by the ceiling.
-func (f *execFlags) policy() (*policy.Policy, error) {
-	cwd, err := os.Getwd()
-	if err != nil {
-		return nil, &supervisor.Refusal{What: "the current directory is gone", Err: err, Remedy: "cd somewhere, or name a workspace with -w DIR"}
-	}
-	f.cwd, f.mode = cwd, chooseMode()
-	f.interactive = isTerminal(os.Stdin) && isTerminal(os.Stdout)
-	if f.asked, err = f.readAsked(); err != nil {
-		return nil, err
-	}
-	p, err := f.merged()
-	if err != nil {
-		return nil, err
-	}
-	if err := bound(p, f.mode); err != nil {
-		return nil, err
-	}
-	p.StageLimited()
-	return p, nil
-}
-
-// readAsked reads what the command line asks for: profiles, files and flags.
-func (f *execFlags) readAsked() ([]*policy.File, error) {
-	fragments, err := readProfiles(f.profiles)
-	if err != nil {
-		return nil, err
-	}
-	named, badFiles := readPolicies(f.policies)
-	fromFlags, badFlags := policy.FromFlags(f.flags)
-	if err := errors.Join(badFiles, badFlags); err != nil {
-		return nil, err
-	}
-	return append(append(fragments, named...), fromFlags), nil
-}
-
-// merged are the defaults and the administrator's file, and then what is asked for.
-func (f *execFlags) merged() (*policy.Policy, error) {
-	files := []*policy.File{policy.Defaults(policy.Context{MemTotal: supervisor.MemTotal(), Cwd: f.cwd, Interactive: f.interactive})}
-	sys, err := policy.ReadFile(systemPolicy)
-	if err == nil {
-		files = append(files, sys)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return policy.Merge(append(files, f.asked...)...)
-}
-
-// readPolicies reads files as the caller: what the caller cannot read is not
-// quoted in errors either. The error is of all files that could not be read.
-func readPolicies(names []string) (files []*policy.File, err error) {
-	c, err := caller()
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, name := range names {
-		errs = append(errs, c.As(func() error {
-			file, err := policy.ReadFile(name)
-			if err == nil {
-				files = append(files, file)
-			}
-			return err
-		}))
-	}
-	return files, errors.Join(errs...)
-}
-
-// caller is whose authority bounds what this process opens by name.
-func caller() (supervisor.Caller, error) { return supervisor.CurrentCaller(os.Getenv) }
-
-// bound applies the ceilings to every caller but a real root login. The helper
-// applies them again: then those that this process may not read are left to it.
-func bound(p *policy.Policy, m mode) error {
-	who, err := caller()
-	if err != nil {
-		return err
-	}
-	if who.UID == 0 && !who.Sudo {
-		return nil
-	}
-	err = boundFor(p, who)
-	if m == byHelper && errors.Is(err, fs.ErrPermission) {
-		return nil
-	}
-	return err
-}
-
-// boundFor applies every ceiling that a caller stands under.
-func boundFor(p *policy.Policy, who supervisor.Caller) error {
-	for _, path := range policy.CeilingsOf(who.UID, append([]int{who.GID}, who.Groups...)) {
-		c, err := policy.ReadCeiling(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = p.Bound(c)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func isTerminal(f *os.File) bool {
