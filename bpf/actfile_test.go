@@ -167,7 +167,38 @@ func actAnonymous(args []string) error {
 		return err
 	}
 	mem[0] = 0xc3
-	return unix.Mprotect(mem, unix.PROT_READ|unix.PROT_EXEC)
+	return errors.Join(unix.Mprotect(mem, unix.PROT_READ|unix.PROT_EXEC), changeable(args[0]+"/f1", page, true), changeable(args[0]+"/f2", page, false), shared(args[0]+"/f3", page))
+}
+
+// shared maps a file to be executed and written, at once and by mprotect.
+func shared(name string, page int) error {
+	const all = unix.PROT_READ | unix.PROT_WRITE | unix.PROT_EXEC
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT, 0o700)
+	errs := []error{err, unix.Ftruncate(fd, int64(page))}
+	_, err = unix.Mmap(fd, 0, page, all, unix.MAP_SHARED)
+	mem, err2 := unix.Mmap(fd, 0, page, unix.PROT_READ, unix.MAP_SHARED)
+	if err := errors.Join(append(errs, err, err2)...); err != nil {
+		return err
+	}
+	return unix.Mprotect(mem, all)
+}
+
+// changeable maps a file to be executed, and once more so that what is executed can be changed.
+func changeable(name string, page int, atOnce bool) error {
+	const code, all = unix.PROT_READ | unix.PROT_EXEC, unix.PROT_READ | unix.PROT_WRITE | unix.PROT_EXEC
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT, 0o700)
+	errs := []error{err, unix.Ftruncate(fd, int64(page))}
+	_, err = unix.Mmap(fd, 0, page, code, unix.MAP_PRIVATE)
+	errs = append(errs, err)
+	if atOnce {
+		_, err = unix.Mmap(fd, 0, page, all, unix.MAP_PRIVATE)
+		return errors.Join(append(errs, err)...)
+	}
+	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ, unix.MAP_PRIVATE)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	return unix.Mprotect(mem, all)
 }
 
 func actDeep(args []string) error {

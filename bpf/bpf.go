@@ -55,6 +55,7 @@ type Programs struct {
 	counts             *ebpf.Map
 	links              *ebpf.Map
 	tracing            []*ebpf.Program // in the order of tracingNames
+	meta               [metaEntries]metaEntry
 	unix               bool
 	resolves, refusals bool // parts of the standing programs
 }
@@ -64,7 +65,7 @@ type Programs struct {
 // the latter reads the kernel's BTF (tens of milliseconds).
 //
 // It fails where an older build still has live runs below the same parent: two
-// builds on one parent would deny each other's runs.
+// builds on one parent would deny each other's runs; likewise with [ErrForeign].
 func Open(cfg Config) (*Programs, error) {
 	p := &Programs{cfg: cfg}
 	if err := p.open(); err != nil {

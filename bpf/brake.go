@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/lostthread"
 )
 
 // A brake keeps a run from outrunning its reader, in three steps:
@@ -126,7 +127,7 @@ func (b *brake) watch(ring int) (stop func() error, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.wait(epoll, wake)
+		_ = lostthread.Run(func() error { b.wait(epoll, wake); return nil })
 	}()
 	return func() error {
 		_, err := unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -137,9 +138,8 @@ func (b *brake) watch(ring int) (stop func() error, err error) {
 }
 
 // wait looks at each wake-up of the ring's, which comes when it holds more than
-// the watermark. The thread ends with it: its priority is no other goroutine's.
+// the watermark. It runs on a thread of its own: its priority is no other goroutine's.
 func (b *brake) wait(epoll, wake int) {
-	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // only quicker: the wait in BPF covers the rest
 	var events [2]unix.EpollEvent
 	for {

@@ -30,7 +30,7 @@ func freezer(t *testing.T, leaf string) func(bool) error {
 
 // With a brake a slow reader of a small ring loses nothing, whoever is faster.
 func TestBrakeLosesNothing(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	leaf := h.leaf()
 	id, err := cgroupID(leaf)
@@ -102,7 +102,7 @@ func TestBrakeLosesNothing(t *testing.T) {
 // Nor does it where nobody gets a CPU for longer than freezing ever took, neither
 // to read nor to freeze: the waits alone hold the writer back.
 func TestBrakeHoldsAlone(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	leaf := h.leaf()
 	id, err := cgroupID(leaf)
@@ -163,7 +163,7 @@ func waited(t *testing.T, run *Run, long time.Duration) {
 
 // A freeze that fails is reported, and the run goes on without.
 func TestBrakeFails(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{RingBytes: minRing, Freeze: func(bool) error { return unix.EIO }})
 	if out, err := act(rec.leaf, "deny-flood", denyDir(t), "20000").CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)

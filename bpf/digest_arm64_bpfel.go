@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "32dc4af8e5c73997726befa23cec9acbcf54df20ecd8e766615729939e766bf8"
+const objectsDigest = "497ebc6ac31a3b3f706d1e633b8dc56b17a157637dce542fe0e024f4e462a55f"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "b771b15010f5d9ca67be70defea6420f7e9fd269a489ea436d0d1b0cd7530b55"
+const objectsDigest = "2bb801e0edca436369d4971ab960a6c1ca8614ce5aa9c65e44a85ee42155a77e"

@@ -22,7 +22,7 @@ const (
 	Socket                   // a cgroup hook judged a socket or an IP address
 	Unix                     // a cgroup hook saw the address of a UNIX socket
 	File                     // a file was opened or mapped
-	Repeat                   // the thread did again what an earlier File with the same Slot says
+	Repeat                   // the thread did again what an earlier File with the same Slot says (decision 0012)
 	Call                     // a call that changes files succeeded, or one on files failed otherwise than Deny
 	FD                       // a descriptor that the command was started with, after its Exec
 	ExecEnv                  // the next part of the environment of the same process's last Exec
@@ -49,7 +49,7 @@ const Lost Type = eventTypes - 1
 
 // Class says how an event competes for room in the ring: each class leaves the
 // top of it to those above. A class of its own for processes keeps a flood of
-// refused calls from pushing out the exec that it hides.
+// refused calls from pushing out the exec that it hides (decision 0009).
 type Class uint8
 
 // The classes, and how far each may fill the ring.

@@ -59,7 +59,7 @@ func opened(t testing.TB, events []Event, dir string) map[string]uint64 {
 
 // Every open is an event or in the count of one, however the threads and files mix.
 func TestOpensAreCountedExactly(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	for _, test := range []struct{ files, rounds, threads int }{{1, 5000, 1}, {3, 500, 4}, {100, 20, 2}, {40, 3, 30}} {
 		t.Run(fmt.Sprint(test), func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestOpensAreCountedExactly(t *testing.T) {
 
 // With a ring that is too small, what was kept and what was lost is all there was.
 func TestLostOpensAreCounted(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	const files, rounds = 64, 400
 	dir := fileDir(t, files)
 	rec := h.start(h.open(), RunConfig{RingBytes: minRing})
@@ -143,7 +143,7 @@ func short(ev *Event, dir string) string {
 }
 
 func TestChangesAreRecorded(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	dir := fileDir(t, 1)
 	events, _ := h.observe(h.open(), RunConfig{}, "changes", dir)
 	var got []string
@@ -218,7 +218,7 @@ func TestReadsByHelper(t *testing.T) {
 
 // Where the verifier follows typed reads, they are what is used.
 func TestTypedReads(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	c, err := load(func() (*ebpf.CollectionSpec, error) { return sensorSpec(false) }, h.cfg, 1, nil)
 	if err != nil {
 		t.Fatalf("%+v", err)
@@ -226,74 +226,9 @@ func TestTypedReads(t *testing.T) {
 	c.Close()
 }
 
-// Mappings name their own file, whatever descriptor it came from.
-func TestMappingsAreRecorded(t *testing.T) {
-	h := newHost(t)
-	dir := fileDir(t, 1)
-	events, _ := h.observe(h.open(), RunConfig{}, "maps", dir)
-	var got []string
-	var written uint64 // shared mappings that became writable: the second is counted, or told where another file took the first one's slot
-	for _, ev := range ofType(events, File) {
-		f := &ev.File
-		if f.Path.Rooted && !bytes.HasPrefix(f.Path.Text, []byte(dir+"/")) {
-			continue // of the act's run-time
-		}
-		if f.How == MappedWrite {
-			if written++; written > 1 {
-				continue
-			}
-		}
-		got = append(got, fmt.Sprintf("%d %s %v %v", f.How, strings.ReplaceAll(string(f.Path.Text), dir, "DIR"), f.Object, f.Path.Deleted))
-	}
-	want := []string{
-		"1 DIR/f0 false false", "1 memfd:hidden false false",
-		"2 DIR/f0 true false", "3 DIR/f0 true false", "2 memfd:hidden true false", "2 DIR/f0 true true",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("recorded %q, want %q", got, want)
-	}
-	for _, ev := range ofType(events, Repeat) {
-		if ev.File.How == MappedWrite {
-			written += ev.File.Count
-		}
-	}
-	if written != 2 {
-		t.Errorf("%d writable mappings, want 2", written)
-	}
-}
-
-// Memory that is executed and no file's content is told, and counted by thread.
-func TestAnonymousMemoryIsRecorded(t *testing.T) {
-	h := newHost(t)
-	dir := fileDir(t, 1)
-	events, stats := h.observe(h.open(), RunConfig{ChangesOnly: true}, "anonymous", dir)
-	var made uint64
-	var changed []string
-	for _, ev := range events {
-		switch f := &ev.File; {
-		case ev.Type == Repeat && f.How == MappedAnon:
-			made += f.Count
-		case ev.Type == File && f.How == MappedAnon:
-			made++
-			if len(f.Path.Text) > 0 || f.Inode != 0 || !f.Object || f.Args[2]&unix.PROT_EXEC == 0 {
-				t.Errorf("%+v", f)
-			}
-		case ev.Type == File && f.How == MappedCopy:
-			changed = append(changed, string(f.Path.Text))
-		}
-	}
-	checkCount(t, stats, made, 10)
-	if stats.Missed == 0 && (len(changed) != 1 || changed[0] != dir+"/f0") {
-		t.Errorf("changed pages of %q", changed)
-	}
-	if files := ofType(events, File); len(files) > 8 {
-		t.Errorf("%d records of ten mappings", len(files))
-	}
-}
-
 // What is only read is left out on demand, and nothing else.
 func TestChangesOnly(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	dir := fileDir(t, 3)
 	events, _ := h.observe(p, RunConfig{ChangesOnly: true}, "opens", dir, "3", "10", "1")
@@ -314,7 +249,7 @@ func TestChangesOnly(t *testing.T) {
 
 // The descriptors that a command is started with, and its environment.
 func TestStart(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	dir := fileDir(t, 1)
 	f, err := os.Open(dir + "/f0")
 	if err != nil {
@@ -350,7 +285,7 @@ func TestStart(t *testing.T) {
 
 // A path may be longer than the record holds: then its beginning is missing.
 func TestDeepPath(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	dir := t.TempDir()
 	events, _ := h.observe(h.open(), RunConfig{}, "deep", dir)
 	for _, ev := range ofType(events, File) {

@@ -70,9 +70,17 @@ func lockPath(pinDir string, elem ...string) string {
 // supervisor that was stopped with it must not stop all others.
 const lockWait = 30 * time.Second
 
+// A lock is asked for again after lockFirst, and then less and less often, up to lockLast: a
+// hundred that wait and ask all the time would leave the one that holds it no CPU.
+const (
+	lockFirst = 200 * time.Microsecond
+	lockLast  = 10 * time.Millisecond
+)
+
 // lockFile takes an exclusive flock on path, which it creates, and waits for it.
 func lockFile(path string) (unlock func(), err error) {
-	for end := time.Now().Add(lockWait); ; time.Sleep(200 * time.Microsecond) {
+	end := time.Now().Add(lockWait)
+	for wait := lockFirst; ; wait = min(wait*3/2, lockLast) {
 		f, err := tryLock(path)
 		if err != nil {
 			return nil, err
@@ -83,6 +91,7 @@ func lockFile(path string) (unlock func(), err error) {
 		if time.Now().After(end) {
 			return nil, fmt.Errorf("%s is held by another process for more than %v", path, lockWait)
 		}
+		time.Sleep(wait)
 	}
 }
 

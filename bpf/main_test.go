@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	if act := os.Getenv(actVariable); act != "" {
 		os.Exit(perform(act))
 	}
-	os.Exit(testenv.Main(m))
+	os.Exit(testenv.Main(m, func() error { return common.remove() }))
 }
 
 func perform(act string) int {
@@ -47,6 +47,7 @@ type host struct {
 	t      testing.TB
 	cfg    Config
 	leaves int
+	shared bool
 }
 
 func newHost(t testing.TB) *host {
@@ -58,20 +59,63 @@ func newHost(t testing.TB) *host {
 		t.Fatal(err)
 	}
 	h := &host{t: t, cfg: Config{PinDir: filepath.Join(t.TempDir(), "bpf"), Parent: dir, Level: level + 1}}
-	t.Cleanup(h.clean)
+	t.Cleanup(func() { h.clean() })
 	return h
 }
 
-func (h *host) clean() {
-	if err := unix.Unmount(h.cfg.PinDir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		h.t.Errorf("unmount %s: %v", h.cfg.PinDir, err)
+// common is the host of tests that only run something below programs which are
+// pinned already: to verify them takes a second, on an emulated machine ten.
+var common *host
+
+func sharedHost(t testing.TB) *host {
+	t.Helper()
+	require(t)
+	if common == nil {
+		root, level := cgroupRoot(t)
+		dir, err := os.MkdirTemp("", "agentguard-bpf-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		common = &host{cfg: Config{PinDir: filepath.Join(dir, "bpf"), Parent: filepath.Join(root, testenv.CgroupName()), Level: level + 1}}
+		if err := os.Mkdir(common.cfg.Parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	leaves, _ := filepath.Glob(filepath.Join(h.cfg.Parent, "*/"))
-	for _, leaf := range append(leaves, h.cfg.Parent) {
-		if st, err := os.Stat(leaf); err != nil || !st.IsDir() {
+	h := &host{t: t, cfg: common.cfg, shared: true}
+	t.Cleanup(func() { h.clean() })
+	return h
+}
+
+// remove takes away the host that the tests shared.
+func (h *host) remove() error {
+	if h == nil {
+		return nil
+	}
+	err := unmount(h.cfg.PinDir)
+	return errors.Join(err, removeCgroup(h.cfg.Parent), os.RemoveAll(filepath.Dir(h.cfg.PinDir)))
+}
+
+func unmount(dir string) error {
+	err := unix.Unmount(dir, unix.MNT_DETACH)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return os.NewSyscallError("umount "+dir, err)
+}
+
+func (h *host) clean() {
+	dirs, _ := filepath.Glob(filepath.Join(h.cfg.Parent, "*/"))
+	if !h.shared {
+		if err := unmount(h.cfg.PinDir); err != nil {
+			h.t.Error(err)
+		}
+		dirs = append(dirs, h.cfg.Parent)
+	}
+	for _, dir := range dirs {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 			continue
 		}
-		if err := removeCgroup(leaf); err != nil {
+		if err := removeCgroup(dir); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -203,7 +247,7 @@ func clone(ev *Event) Event {
 // finish waits for the cgroup to be empty, stops the run and returns what it recorded.
 func (r *recorder) finish(t testing.TB) ([]Event, Stats) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		busy, err := populated(int(r.leaf.Fd()))
 		if err != nil {

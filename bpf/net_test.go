@@ -51,7 +51,7 @@ func TestEgress(t *testing.T) {
 		"lo-tcp4": econnrefused, "lo-tcp6": econnrefused, "lo-tcp-zero": econnrefused,
 		"lo-tcp6-zero": econnrefused, "lo-tcp-mapped": econnrefused,
 	}
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{})
 	got := rec.lines(t, "egress")
 	for _, optional := range []string{"sctp", "mptcp", "ping", "udplite-connect", "udplite-sendto", "udplite-loopback"} {
@@ -120,7 +120,7 @@ func hookKey(ev *Event) string {
 }
 
 func TestListen(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	for _, deny := range []bool{false, true} {
 		t.Run(fmt.Sprint("deny=", deny), func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestListen(t *testing.T) {
 }
 
 func TestUnixSockets(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	if !p.UnixHooks() {
 		testenv.Missing(t, "connect_unix", "needs Linux 6.7")
@@ -184,7 +184,7 @@ func TestUnixSockets(t *testing.T) {
 
 // A cgroup below the parent that is no run is denied everything, loopback too.
 func TestUnknownLeafIsDenied(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	h.open()
 	out, err := act(h.leaf(), "egress").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("operation not permitted")) {
@@ -194,7 +194,7 @@ func TestUnknownLeafIsDenied(t *testing.T) {
 
 // After Close too: what is left in the cgroup can do nothing.
 func TestClosedRunIsDenied(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{})
 	rec.finish(t)
 	out, err := act(rec.leaf, "egress").CombinedOutput()

@@ -110,14 +110,25 @@ func (r *Run) leaveRules() error {
 		return err
 	}
 	defer m.Close()
-	var errs []error
+	keys := make([]ruleKey, 0, len(r.rules))
 	for i := range r.rules {
-		if err := m.Delete(r.rules[i].key(r.id)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, err)
-		}
+		keys = append(keys, r.rules[i].key(r.id))
 	}
 	r.rules = nil
-	return errors.Join(errs...)
+	return deleteRules(m, keys)
+}
+
+// deleteRules removes keys from a map; those that are not there, as after a filling that
+// failed half-way, are passed over.
+func deleteRules(m *ebpf.Map, keys []ruleKey) error {
+	for len(keys) > 0 {
+		n, err := m.BatchDelete(keys, nil)
+		if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		keys = keys[min(n+1, len(keys)):]
+	}
+	return nil
 }
 
 // sweepRules removes the rules of runs whose supervisor was killed. Rules of a
@@ -144,11 +155,5 @@ func (p *Programs) sweepRules(dead []uint64) error {
 			keys = append(keys, key)
 		}
 	}
-	errs := []error{entries.Err()}
-	for _, k := range keys {
-		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(entries.Err(), deleteRules(m, keys))
 }

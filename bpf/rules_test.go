@@ -102,7 +102,7 @@ func TestRules(t *testing.T) {
 		"udp 192.0.2.1:123": pass, "connected 192.0.2.1:123": pass, "udp 192.0.2.1:124": refuse, "tcp 192.0.2.1:123": refuse, "udp 192.0.2.2:123": refuse,
 		"tcp [2001:db8:ffff::1]:65535": pass, "tcp [2001:db9::1]:1": refuse, "tcp [64:ff9b::c612:10]:443": refuse, "tcp 11.0.0.1:1": refuse,
 	}
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	rec := h.start(p, RunConfig{Egress: true})
 	if err := rec.run.Allow(testRules); err != nil {

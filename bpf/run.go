@@ -62,6 +62,7 @@ type Run struct {
 	missedBefore [len(tracingNames)]uint64
 	rules        []Rule
 	entered      bool // the entry in runs is ours
+	rests        bool // it is a reserve, and missedBefore what was missed at birth
 	stopping     atomic.Bool
 	closed       atomic.Bool
 }
@@ -82,7 +83,9 @@ const (
 
 // Start binds the cgroup and begins to observe it. When it returns, everything
 // that a process does which is born into the cgroup is seen.
-func (p *Programs) Start(cfg RunConfig) (*Run, error) {
+func (p *Programs) Start(cfg RunConfig) (*Run, error) { return p.bind(cfg, false) }
+
+func (p *Programs) bind(cfg RunConfig, reserve bool) (*Run, error) {
 	if cfg.RingBytes == 0 {
 		cpus, err := ebpf.PossibleCPU()
 		if err != nil {
@@ -97,7 +100,7 @@ func (p *Programs) Start(cfg RunConfig) (*Run, error) {
 	if r.position == nil {
 		r.position = func() uint64 { return 0 }
 	}
-	if err := r.start(cfg); err != nil {
+	if err := r.start(cfg, reserve); err != nil {
 		return nil, errors.Join(fmt.Errorf("bpf: run in cgroup %d: %w", cfg.CgroupID, plain(err)), r.Close())
 	}
 	return r, nil
@@ -116,7 +119,7 @@ func ringSize(braked bool, cpus int) int {
 	return size
 }
 
-func (r *Run) start(cfg RunConfig) error {
+func (r *Run) start(cfg RunConfig, reserve bool) error {
 	p := r.programs
 	unlock, err := lockFile(lockPath(p.cfg.PinDir, "lock"))
 	if err != nil {
@@ -127,6 +130,9 @@ func (r *Run) start(cfg RunConfig) error {
 		return fmt.Errorf("the programs were replaced by those of another build: %w", err)
 	}
 	if r.slot, err = p.takeSlot(cfg.RingBytes); err != nil {
+		return err
+	}
+	if err := r.slot.mark(reserve); err != nil {
 		return err
 	}
 	if r.reader, err = ringbuf.NewReader(r.slot.ring); err != nil {
@@ -153,19 +159,14 @@ func (r *Run) start(cfg RunConfig) error {
 	if r.brake != nil {
 		value.Watermark, value.Brake = size/4, size/2 // nobody is frozen below
 	}
-	if cfg.DenyListen {
-		value.Flags |= runDenyListen
-	}
-	if cfg.Egress {
-		value.Flags |= runEgress
-	}
-	if cfg.ChangesOnly {
-		value.Flags |= runChanges
-	}
+	value.Flags = cfg.flags()
 	if err := p.runs.Update(r.id, value, ebpf.UpdateNoExist); err != nil {
 		return err
 	}
 	r.entered = true
+	if reserve {
+		return nil
+	}
 	return p.attachTracing(r)
 }
 
@@ -175,6 +176,19 @@ const (
 	runEgress     = 2
 	runChanges    = 4
 )
+
+func (cfg RunConfig) flags() (flags uint32) {
+	if cfg.DenyListen {
+		flags |= runDenyListen
+	}
+	if cfg.Egress {
+		flags |= runEgress
+	}
+	if cfg.ChangesOnly {
+		flags |= runChanges
+	}
+	return flags
+}
 
 // discardOld empties the ring of what an earlier run left.
 func (r *Run) discardOld() error {

@@ -30,7 +30,7 @@ func denyDir(t testing.TB) string {
 // A ring that nobody reads: what is kept and what is dropped is what happened,
 // the gaps are exactly what was dropped, and control events have room to the end.
 func TestLossIsExact(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	leaf := h.leaf()
 	id, err := cgroupID(leaf)
@@ -126,7 +126,7 @@ func checkLoss(t *testing.T, stats Stats, kept [classes]uint64, told uint64) {
 
 // The reader's path from the ring to the callback allocates nothing an event.
 func TestReadAllocatesNothing(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	leaf := h.leaf()
 	id, err := cgroupID(leaf)
@@ -162,7 +162,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 
 // In a ring that has room nothing is lost, and each record is whole.
 func TestFloodIsKept(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	rec := h.start(p, RunConfig{RingBytes: 8 << 20})
 	const n = 20000
@@ -183,7 +183,7 @@ func TestFloodIsKept(t *testing.T) {
 }
 
 func TestRunsAreApart(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	var wg sync.WaitGroup
 	for i := 1; i <= 8; i++ {
@@ -239,7 +239,7 @@ func checkIdle(t *testing.T, p *Programs) {
 }
 
 func TestStartRefusesBadConfig(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	for _, size := range []int{1, 4096, minRing + 4096, -65536} {
 		if _, err := p.Start(RunConfig{CgroupID: 1, RingBytes: size}); err == nil {

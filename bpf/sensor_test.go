@@ -28,7 +28,7 @@ func ofType(events []Event, kind Type) []Event {
 }
 
 func TestCallsAreCountedExactly(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	const n = 100000
 	_, stats := h.observe(h.open(), RunConfig{}, "getppid", strconv.Itoa(n))
 	checkCount(t, stats, calls(stats, unix.SYS_GETPPID).Calls, n)
@@ -53,7 +53,7 @@ func checkCount(t *testing.T, s Stats, got, want uint64) {
 }
 
 func TestBytesAndErrorsAreCounted(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	_, stats := h.observe(h.open(), RunConfig{}, "bytes")
 	for nr, want := range map[int]CallCount{
 		unix.SYS_WRITEV:   {Calls: 1000, Bytes: 4096000},
@@ -70,7 +70,7 @@ func TestBytesAndErrorsAreCounted(t *testing.T) {
 
 // What makes a file smaller takes nothing off what was written.
 func TestHolesAreNotCounted(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	_, stats := h.observe(h.open(), RunConfig{}, "holes")
 	if stats.Missed == 0 && stats.FileBytes != 1000+8192 {
 		t.Errorf("counted %d bytes", stats.FileBytes)
@@ -78,7 +78,7 @@ func TestHolesAreNotCounted(t *testing.T) {
 }
 
 func TestExecRecordsTheKernelsArguments(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	for _, lengths := range [][]string{{"3"}, {"8192"}, {"100000"}, {"20000", "60000", "40000"}, {"100000", "100000"}} {
 		t.Run(strings.Join(lengths, "+"), func(t *testing.T) {
@@ -136,7 +136,7 @@ func checkExec(t *testing.T, events []Event, lengths []string) {
 
 // Who was born, ran and ended can be followed by (TGID, Start) alone.
 func TestProcessTree(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	events, _ := h.observe(h.open(), RunConfig{}, "exec", "1")
 	type proc struct {
 		tgid  uint32
@@ -165,7 +165,7 @@ func TestProcessTree(t *testing.T) {
 }
 
 func TestExitStatus(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	for _, test := range []struct {
 		act  string
@@ -195,7 +195,7 @@ func TestExitStatus(t *testing.T) {
 }
 
 func TestThreadsEndOnce(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	for range 20 {
 		events, stats := h.observe(p, RunConfig{}, "threads")
@@ -217,7 +217,7 @@ func TestThreadsEndOnce(t *testing.T) {
 }
 
 func TestRefusedCallsAreRecorded(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	dir := t.TempDir()
 	for d := dir; d != "/"; d = filepath.Dir(d) {
 		if st, err := os.Stat(d); err == nil && st.Mode()&0o001 == 0 {
@@ -250,7 +250,7 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 
 // What seccomp refuses never enters the call, but it leaves it.
 func TestSeccompRefusalsAreRecorded(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	events, stats := h.observe(h.open(), RunConfig{}, "seccomp")
 	denials := ofType(events, Deny)
 	if len(denials) != 2 {
@@ -272,7 +272,7 @@ func TestSeccompRefusalsAreRecorded(t *testing.T) {
 
 // Pid 1 of the sandbox, before and after the command, is not the command.
 func TestPhase(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{})
 	cmd := act(rec.leaf, "init")
 	cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWPID
@@ -293,7 +293,7 @@ func TestPhase(t *testing.T) {
 
 // A cgroup below the leaf is the same run.
 func TestNestedCgroup(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{})
 	out, err := act(rec.leaf, "nested", rec.leaf.Name()).Output()
 	if err != nil || string(out) != "tcp4 1\n" {
@@ -307,7 +307,7 @@ func TestNestedCgroup(t *testing.T) {
 }
 
 func TestOutsideIsNotRecorded(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{})
 	if err := exec.Command("/bin/true").Run(); err != nil {
 		t.Fatal(err)

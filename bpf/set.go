@@ -100,21 +100,12 @@ func (p *Programs) openSet(parent uint64) (err error) {
 			return err
 		}
 	}
-	meta, err := readMeta(p.pin("meta"))
-	if err != nil {
+	if p.meta, err = readMeta(p.pin("meta")); err != nil {
 		return err
 	}
-	for i, name := range cgroupNames {
-		if i >= optionalFrom && meta[i].Prog == 0 {
-			continue
-		}
-		if err := verifyLink(p.pin("l_"+name), attachTypes[i], meta[i], parent); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	p.unix = meta[optionalFrom].Prog != 0
+	p.unix = p.meta[optionalFrom].Prog != 0
 	for i, name := range tracingNames {
-		want := meta[len(cgroupNames)+i]
+		want := p.meta[len(cgroupNames)+i]
 		if i >= copiesFrom && want.Prog == 0 {
 			continue
 		}
@@ -126,14 +117,39 @@ func (p *Programs) openSet(parent uint64) (err error) {
 		if err := verifyProgram(prog.FD(), want); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if i == perCall {
+	}
+	p.resolves = p.meta[standingFrom].Prog != 0
+	p.refusals = p.meta[standingFrom+refuseFrom].Prog != 0
+	return p.verify(parent)
+}
+
+// verify checks that all programs of the set are still attached as they were built.
+func (p *Programs) verify(parent uint64) error {
+	for i, name := range cgroupNames {
+		if i >= optionalFrom && p.meta[i].Prog == 0 {
 			continue
 		}
-		if err := verifyStanding(p.pin("l_"+name), want); err != nil {
+		if err := verifyLink(p.pin("l_"+name), attachTypes[i], p.meta[i], parent); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for i, want := range p.meta[len(cgroupNames):] {
+		if i == perCall || want.Prog == 0 {
+			continue
+		}
+		if err := verifyStanding(p.pin("l_"+standsAs(i)), want); err != nil {
 			return err
 		}
 	}
-	return p.openStanding(&meta)
+	return nil
+}
+
+// standsAs is the name of entry i of meta after those of cgroup programs.
+func standsAs(i int) string {
+	if i < len(tracingNames) {
+		return tracingNames[i]
+	}
+	return standingNames[i-len(tracingNames)]
 }
 
 func (p *Programs) closeSet() {
@@ -211,6 +227,9 @@ func (p *Programs) install(parent uint64) error {
 	if err := p.removeStale(parent); err != nil {
 		return err
 	}
+	if err := p.checkForeign(parent); err != nil {
+		return err
+	}
 	building := p.pin("") + "_building"
 	if err := os.Mkdir(building, 0o700); err != nil {
 		return err
@@ -219,6 +238,9 @@ func (p *Programs) install(parent uint64) error {
 		return errors.Join(err, removePins(building))
 	}
 	if err := p.replaceOlder(parent); err != nil {
+		return errors.Join(err, removePins(building))
+	}
+	if err := p.onlyAttached(1); err != nil { // another mount namespace began with us, under a lock of its own
 		return errors.Join(err, removePins(building))
 	}
 	if err := os.Rename(building, p.pin("")); err != nil {

@@ -237,7 +237,20 @@ func (s *slot) close() error {
 	return errors.Join(append(errs, s.lock.Close())...)
 }
 
-// liveSlots counts the slots of a set that live processes hold.
+// reserved is what the lock of a slot holds while a reserve has it.
+const reserved = "reserve"
+
+// mark says in the lock of the slot whether it is a reserve's. The lock of the set is held.
+func (s *slot) mark(reserve bool) error {
+	if err := s.lock.Truncate(0); err != nil || !reserve {
+		return err
+	}
+	_, err := s.lock.WriteAt([]byte(reserved), 0)
+	return err
+}
+
+// liveSlots counts the slots of a set that live runs hold. A reserve is none: it finds that
+// its programs are gone when it begins ([Run.Begin]), and nothing of it has run.
 func liveSlots(pinDir, set string) (int, error) {
 	files, err := os.ReadDir(lockPath(pinDir, set))
 	if errors.Is(err, os.ErrNotExist) {
@@ -252,11 +265,13 @@ func liveSlots(pinDir, set string) (int, error) {
 		if err != nil {
 			return live, err
 		}
-		if lock == nil {
-			live++
+		if lock != nil {
+			lock.Close()
 			continue
 		}
-		lock.Close()
+		if mark, err := os.ReadFile(filepath.Join(lockPath(pinDir, set), file.Name())); err != nil || string(mark) != reserved {
+			live++
+		}
 	}
 	return live, nil
 }

@@ -79,22 +79,6 @@ func (part *standingPart) pin(dir string, c *ebpf.Collection, entries []metaEntr
 	return nil
 }
 
-// openStanding verifies the links of the standing programs.
-func (p *Programs) openStanding(meta *[metaEntries]metaEntry) error {
-	for i, name := range standingNames {
-		want := meta[standingFrom+i]
-		if want.Prog == 0 {
-			continue
-		}
-		if err := verifyStanding(p.pin("l_"+name), want); err != nil {
-			return err
-		}
-	}
-	p.resolves = meta[standingFrom].Prog != 0
-	p.refusals = meta[standingFrom+refuseFrom].Prog != 0
-	return nil
-}
-
 // Tier names the programs that are at work, for the record: the tracepoints,
 // which all kernels have, "fentry" where names are told as the kernel has looked
 // them up, and "landlock" where Landlock itself says what it refuses.

@@ -80,7 +80,7 @@ func TestNamesOfTheKernel(t *testing.T) {
 
 // A thread that changes the name while it is used does not change the record.
 func TestNamesCannotBeRaced(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	dir := t.TempDir()
 	rec := h.start(p, RunConfig{RingBytes: 4 << 20})
@@ -108,7 +108,7 @@ func TestNamesCannotBeRaced(t *testing.T) {
 
 // Landlock says itself what it refused, in the call that it refused and in no other.
 func TestRefusalsOfLandlock(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	p := h.open()
 	dir := t.TempDir()
 	for _, d := range []string{"ok", "no"} {
@@ -155,7 +155,7 @@ func TestRefusalsOfLandlock(t *testing.T) {
 
 // The record of a descriptor says what came in.
 func TestReceivedDescriptors(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	dir := fileDir(t, 1)
 	events, stats := h.observe(h.open(), RunConfig{}, "receive-fd", dir)
 	var got []string
@@ -175,7 +175,7 @@ func TestReceivedDescriptors(t *testing.T) {
 
 // One call that makes many mappings executable names the file of each.
 func TestRangeOfMappings(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	dir := fileDir(t, 3)
 	events, _ := h.observe(h.open(), RunConfig{}, "range", dir)
 	var got []string
@@ -192,7 +192,7 @@ func TestRangeOfMappings(t *testing.T) {
 // What a process without threads opens is certain: nobody else can have put
 // another file at the descriptor.
 func TestOpensOfOneThread(t *testing.T) {
-	h := newHost(t)
+	h := sharedHost(t)
 	rec := h.start(h.open(), RunConfig{})
 	dir := fileDir(t, 1)
 	cmd := exec.Command("/bin/cat", dir+"/f0")

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringWait waits for the ring by the runtime's own poller. A thread that waited
+// ringWait waits for the ring by the runtime's own poller (decision 0024). A thread that waited
 // in epoll_wait(2) by itself would keep its place among Go's threads for 10 ms
 // each time, and the runtime's monitor would look every 70 us whether somebody
 // else needs the place: a tenth of what it costs a build to be observed.

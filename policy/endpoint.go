@@ -94,7 +94,7 @@ func parsePort(text string) (uint16, *problem) {
 // parseHost reads the part before the port: a name (then prefix is "") or an
 // address or range (then name is "").
 func parseHost(host string) (name, prefix string, p *problem) {
-	bare := strings.NewReplacer("[", "", "]", "").Replace(host)
+	bare := strings.ReplaceAll(strings.ReplaceAll(host, "[", ""), "]", "")
 	bracketed := bare != host
 	if bracketed && (strings.Count(host, "[") != 1 || strings.Count(host, "]") != 1 || host[0] != '[' || !strings.Contains(bare, ":")) {
 		return "", "", wrong("only an IPv6 address is written in brackets", "%s is not a host", quote(host))

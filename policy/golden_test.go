@@ -1,17 +1,14 @@
 package policy
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/agentguard/agentguard/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // host is the context of every golden file.
 var host = Context{MemTotal: 8 << 30, Cwd: "/srv/here"}
@@ -25,22 +22,10 @@ func load(name string, src []byte) (*Policy, error) {
 	return Merge(Defaults(host), f)
 }
 
-// golden compares got with the file beside path, or rewrites that file.
+// golden compares got with the file beside path, which is below testdata.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
-	name := strings.TrimSuffix(path, ".yaml") + ".golden"
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
+	testenv.Golden(t, strings.TrimSuffix(strings.TrimPrefix(path, "testdata/"), ".yaml")+".golden", []byte(got))
 }
 
 func inputs(t *testing.T, dir string) map[string][]byte {

@@ -14,21 +14,24 @@ type Source struct {
 	File      string // path as given on the command line or "/etc/agentguard/policy.yaml"; "" when not from a file
 	Line, Col int    // 1-based; 0 when not from a file
 	Flag      string // "--ro", "-w": the flag that set it; "" when not from a flag
+	Caller    string // what of the caller's own set it, such as "cgroup /user.slice"; "" when it did not
 }
 
-// String returns "FILE:LINE:COL", "flag --ro" or "default", always printable.
+// String returns "FILE:LINE:COL", "flag --ro", "the caller's cgroup /x" or "default", always printable.
 func (s Source) String() string {
 	switch {
 	case s.File != "":
 		return printable(s.File) + ":" + strconv.Itoa(s.Line) + ":" + strconv.Itoa(s.Col)
 	case s.Flag != "":
 		return "flag " + s.Flag
+	case s.Caller != "":
+		return "the caller's " + printable(s.Caller)
 	}
 	return "default"
 }
 
-// IsDefault reports whether no file and no flag set the clause.
-func (s Source) IsDefault() bool { return s.File == "" && s.Flag == "" }
+// IsDefault reports whether nobody set the clause.
+func (s Source) IsDefault() bool { return s == Source{} }
 
 // Text is a scalar clause: Value is a word, a name or an absolute path.
 type Text struct {

@@ -1,27 +1,17 @@
 package policy
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 func TestStarter(t *testing.T) {
 	got := string(Starter())
-	if *update {
-		if err := os.WriteFile("testdata/starter.golden", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("testdata/starter.golden")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("testdata/starter.golden differs (-update rewrites it):\n%s", d)
-	}
+	testenv.Golden(t, "starter.golden", []byte(got))
 	// As it is, it grants what no file grants.
 	p := merge(t, Defaults(Context{Cwd: "/w"}), mustParseFile(t, "/w/p.yaml", got))
 	if p.Workspace.Path != "/w" || p.Workspace.Mode != "cow" || len(p.Gaps()) != 0 {

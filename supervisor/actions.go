@@ -54,7 +54,7 @@ func FindAction(c Caller, s *runs.State, name string, files []string) (*FoundAct
 	}
 	switch len(found) {
 	case 0:
-		return nil, &Refusal{What: fmt.Sprintf("there is no action %s", policy.Quote(name)), Remedy: "agentguard actions ls shows those there are; -f FILE names a file of them"}
+		return nil, &Refusal{What: fmt.Sprintf("there is no action %s", policy.Quote(name)), Remedy: "agentguard actions ls shows those there are; -f FILE (of exec --actions FILE) names a file of them"}
 	case 1:
 		return found[0], found[0].take()
 	}

@@ -129,9 +129,23 @@ func disposableFinding(vouched bool) Finding {
 		return Finding{Text: "not to be told: " + err.Error()}
 	}
 	if name, ok := memoryRoots[int64(st.Type)]; ok {
+		if why := foreignRoot(); why != "" {
+			return Finding{Text: "the root file system is " + name + ", but not the machine's: " + why + "; --disposable says so where you know it"}
+		}
 		return Finding{Holds: true, Text: "the root file system is " + name + ": it ends with the machine"}
 	}
 	return Finding{Text: "nothing shows that the machine is thrown away; --disposable says so where you know it"}
+}
+
+// foreignRoot says what shows that our root is one that a container or a sandbox has
+// made: it ends with that, and not with the machine.
+func foreignRoot() string {
+	s := findContainer()
+	s.addIf(foreign(os.Readlink, "user", initialUserNS), "a user namespace that is not the host's")
+	if !s.Found {
+		return ""
+	}
+	return strings.Join(s.Evidence, "; ")
 }
 
 // linksFinding looks for a route to anything but this machine, and for a socket

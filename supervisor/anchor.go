@@ -1,7 +1,10 @@
 package supervisor
 
 import (
+	"fmt"
+
 	"github.com/agentguard/agentguard/internal/anchor"
+	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
 	"github.com/agentguard/agentguard/trace/seal"
 )
@@ -39,8 +42,9 @@ func (s *sealer) anchorCounts() []trace.Count {
 }
 
 // anchorEnd takes the end of the run to the anchors, waits for them as long as
-// they may take, and notes in the host's log what did not arrive.
-func (s *sealer) anchorEnd(last, logHead []byte) error {
+// they may take, and notes in the host's log what did not arrive. The caller is told, too: the
+// result is stored and sealed by then.
+func (s *sealer) anchorEnd(res *runs.Result, last, logHead []byte) error {
 	if s.anchors == nil {
 		return nil
 	}
@@ -49,7 +53,11 @@ func (s *sealer) anchorEnd(last, logHead []byte) error {
 	s.anchor(seal.AnchorLog, logHead)
 	s.anchors.Close()
 	after, err := s.anchors.Lost()
-	if s.anchors = nil; after > before {
+	s.anchors = nil
+	if after > 0 {
+		res.Error = joinText(res.Error, fmt.Sprintf("%d of the notes of this record did not arrive: %v", after, err))
+	}
+	if after > before {
 		why := err.Error()
 		e := s.entry(seal.LogUnanchor, nil)
 		e.SHA256, e.Why = "", why[:min(len(why), 500)]

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/cgroup"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
+	"github.com/agentguard/agentguard/policy"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
 
@@ -43,6 +47,37 @@ func Inherited(hard map[string]uint64) []Rlimit {
 	return out
 }
 
+// Rates are bounds of CPU time and of devices, which no policy has words for.
+type Rates = cgroup.Rates
+
+// BoundByCgroup lowers memory and tasks to what bounds a caller's own processes, where the
+// run's cgroup is not below the caller's, and returns the bounds of CPU time and of devices
+// (v2 only), for [Config].Rates. membership is the caller's /proc/PID/cgroup.
+// Each run has the whole of it: how much of it others use is not known.
+func BoundByCgroup(p *policy.Policy, membership []byte) (Rates, error) {
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return Rates{}, err
+	}
+	memory, tasks, err := layout.Above(membership)
+	if err != nil {
+		return Rates{}, fmt.Errorf("limits of the caller's cgroup: %w", err)
+	}
+	for _, l := range []struct {
+		of *policy.Limit
+		to cgroup.Bound
+	}{{&p.MaxMemory, memory}, {&p.MaxTasks, tasks}} {
+		if l.to.N > 0 && (l.of.Unlimited || l.of.N > l.to.N) {
+			*l.of = policy.Limit{N: l.to.N, Source: policy.Source{Caller: "cgroup " + l.to.At}}
+		}
+	}
+	rates, err := layout.RatesAbove(membership)
+	if err != nil {
+		return rates, fmt.Errorf("rates of the caller's cgroup: %w", err)
+	}
+	return rates, nil
+}
+
 // Shown is the state directory of a user, for that user to read.
 type Shown struct {
 	Dir  *os.File // a mount of it that is attached nowhere, read-only, in which root's files are the user's
@@ -51,33 +86,86 @@ type Shown struct {
 	*vault.Snapshot
 }
 
-// ShowRecords opens the records of a caller that they are kept apart of. Files stay
-// root's, mode 0600: only the mount shows another owner, and nothing can be written
-// through it. Mounts with mapped ids take Linux 5.12, on tmpfs 6.3.
-func ShowRecords(c Caller) (*Shown, error) {
-	s, v, err := openBoth(c)
+// ShowRecords opens the records of a user, which are kept apart, for a reader: that user
+// or an auditor. Files stay root's, mode 0600: only the mount shows another owner, and
+// nothing can be written through it. Mounts with mapped ids take Linux 5.12, on tmpfs 6.3.
+//
+// Where there are no mapped ids (user.max_user_namespaces=0, or a file system without)
+// the files are let be read by whoever has a descriptor of their directory, which nobody
+// gets from anywhere else.
+func ShowRecords(of Caller, reader int) (*Shown, error) {
+	path, err := of.StateDir("")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(path); reader != of.UID && errors.Is(err, os.ErrNotExist) {
+		return nil, &Refusal{What: "user " + strconv.Itoa(of.UID) + " has no records"}
+	}
+	s, v, err := openBoth(of)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
 	defer v.Close()
-	ns, err := initproc.NewUserNS(idMap(c.UID), filepath.Join(runtimeDir(), "init"))
+	dir, err := showTo(s, reader)
 	if err != nil {
-		return nil, fmt.Errorf("user namespace for a mount of the records: %w", err)
-	}
-	defer ns.Close()
-	dir, err := cloneMount(s.Dir(), &unix.MountAttr{
-		Attr_set:  unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_IDMAP,
-		Userns_fd: uint64(ns.Fd()),
-	})
-	if err != nil {
-		return nil, &Refusal{What: "the records cannot be shown to user " + strconv.Itoa(c.UID), Err: err, Remedy: "root can read them in " + s.Path()}
+		return nil, &Refusal{What: "the records cannot be shown to user " + strconv.Itoa(reader), Err: err, Remedy: "root can read them in " + s.Path()}
 	}
 	snap, err := v.Snapshot()
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
 	return &Shown{dir, s.Path(), snap}, nil
+}
+
+// showTo returns a mount of a state directory that a user can read.
+func showTo(s *runs.State, reader int) (*os.File, error) {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+	dir, err := showMapped(s, attr, reader)
+	if err == nil {
+		return dir, nil
+	}
+	if rerr := s.LetRead(); rerr != nil {
+		return nil, errors.Join(fmt.Errorf("a mount with mapped ids (sysctl user.max_user_namespaces must not be 0): %w", err), rerr)
+	}
+	return cloneMount(s.Dir(), &attr)
+}
+
+func showMapped(s *runs.State, attr unix.MountAttr, reader int) (*os.File, error) {
+	ns, err := initproc.NewUserNS(idMap(reader), filepath.Join(runtimeDir(), "init"))
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+	attr.Userns_fd = uint64(ns.Fd())
+	return cloneMount(s.Dir(), &attr)
+}
+
+// noUserNS reports whether this host allows no user namespaces at all.
+func noUserNS() bool {
+	b, err := os.ReadFile("/proc/sys/user/max_user_namespaces") // namespaces(7)
+	return err == nil && strings.TrimSpace(string(b)) == "0"
+}
+
+// RecordUsers are the users whose records are kept apart.
+func RecordUsers() ([]int, error) {
+	top, err := runs.DefaultPath(0, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	list, err := os.ReadDir(filepath.Join(top, "users"))
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	var out []int
+	for _, e := range list {
+		if uid, err := strconv.Atoi(e.Name()); err == nil && uid > 0 {
+			out = append(out, uid)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 func openBoth(c Caller) (*runs.State, *vault.Vault, error) {

@@ -5,12 +5,12 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/lostthread"
 	"github.com/agentguard/agentguard/internal/runs"
 )
 
@@ -95,6 +95,28 @@ func (c Caller) StateDir(dir string) (string, error) {
 	return dir, err
 }
 
+// runtime is where what outlives a run on purpose lies, and locks: [RuntimeDir] for root, else
+// agentguard in $XDG_RUNTIME_DIR, which goes with the user's last session, or else part
+// of the state directory. state is as for StateDir.
+func (c Caller) runtime(state string) (string, error) {
+	if mode() == ModeRoot {
+		return runtimeDir(), nil
+	}
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	var st unix.Stat_t
+	if filepath.IsAbs(dir) && unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() && st.Mode&0o022 == 0 {
+		return filepath.Join(dir, "agentguard"), nil
+	}
+	dir, err := c.StateDir(state)
+	if err != nil {
+		return "", err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "run"), nil
+}
+
 // Home is the caller's home directory, under sudo the invoking user's; "" when
 // there is none.
 func (c Caller) Home(env func(string) string) string {
@@ -119,24 +141,7 @@ func (c Caller) As(fn func() error) error {
 	if c.UID == os.Getuid() && !c.Sudo {
 		return fn()
 	}
-	done := make(chan error, 1)
-	go c.sacrifice(fn, done)
-	return <-done
-}
-
-// sacrifice never unlocks its thread, which therefore dies with its odd
-// credentials. The main thread would park instead and keep them for good: when
-// the goroutine lands there it hands the work to another thread.
-func (c Caller) sacrifice(fn func() error, done chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		inner := make(chan error, 1)
-		go c.sacrifice(fn, inner)
-		done <- <-inner
-		runtime.UnlockOSThread()
-		return
-	}
-	done <- c.become(fn)
+	return lostthread.Run(func() error { return c.become(fn) })
 }
 
 func (c Caller) become(fn func() error) error {

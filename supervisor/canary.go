@@ -137,7 +137,23 @@ func (b *builder) probePrivileges() {
 	binary.LittleEndian.PutUint32(caps, 1<<unix.CAP_SYS_ADMIN)
 	binary.LittleEndian.PutUint32(caps[4:], 1<<unix.CAP_SYS_ADMIN)
 	b.probe("capabilities", "capset(CAP_SYS_ADMIN)", unix.EPERM, 0, unix.SYS_CAPSET, b.Bytes(header), b.Bytes(caps))
+	if b.userns() {
+		b.probeOwnUser()
+		return
+	}
 	b.probe("identity", fmt.Sprintf("setresuid(%d), PID 1's user", GuardianUID), unix.EPERM, 0, unix.SYS_SETRESUID,
 		initproc.Value(GuardianUID), initproc.Value(GuardianUID), initproc.Value(GuardianUID))
 	b.probe("identity", "kill(1, 0)", unix.EPERM, 0, unix.SYS_KILL, initproc.Value(1), zero())
+}
+
+// probeOwnUser stands for the probes of another user's protection where PID 1 has the
+// command's own uid: there is no other uid to take, and a signal to it is refused by
+// Landlock (ABI 6) or, before Linux 6.12, by nobody: PID 1 does not take any from inside
+// (SIGNAL_UNKILLABLE, pid_namespaces(7)).
+func (b *builder) probeOwnUser() {
+	b.probe("seccomp", "prlimit64(1, RLIMIT_CORE)", unix.EPERM, 0, unix.SYS_PRLIMIT64, initproc.Value(1), initproc.Value(unix.RLIMIT_CORE), zero(), zero())
+	b.probe("identity", "setgroups(0)", unix.EPERM, 0, unix.SYS_SETGROUPS, zero(), zero())
+	if b.plan.LandlockABI >= 6 {
+		b.probe("landlock", "kill(1, 0)", unix.EPERM, 0, unix.SYS_KILL, initproc.Value(1), zero())
+	}
 }

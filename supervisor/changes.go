@@ -44,16 +44,16 @@ func (r *Run) packChanges(res *runs.Result) {
 	})
 }
 
-// storageFull reports that the run's own storage has no room left: what it was
-// refused for want of room, it was refused by the limit.
-func (r *Run) storageFull() bool {
+// storageFull reports that the run's own storage has no room left, or may have no more
+// files: what it was refused for want of these, it was refused by the limit.
+func (r *Run) storageFull() (room, files bool) {
 	for _, f := range r.uppers {
 		var st unix.Statfs_t
 		if err := unix.Fstatfs(int(f.Fd()), &st); err == nil && st.Blocks > 0 {
-			return st.Bavail <= st.Blocks/100
+			return st.Bavail <= st.Blocks/100, r.plan.Limits.Files > 0 && st.Ffree == 0
 		}
 	}
-	return false
+	return false, false
 }
 
 // changedTrees are the copy-on-write grants whose upper is not empty.
@@ -64,7 +64,7 @@ func (r *Run) changedTrees(res *runs.Result) []changes.Tree {
 		if e.Op != "cow" || e.Cache != "" || r.uppers[e.Layer] == nil {
 			continue
 		}
-		t := changes.Tree{Upper: r.uppers[e.Layer], Lower: e.open.File, Host: e.From, UID: uint32(r.plan.Identity.UID), GID: uint32(r.plan.Identity.GID)}
+		t := changes.Tree{Upper: r.uppers[e.Layer], Lower: e.open.File, Host: e.From, UID: uint32(r.plan.Identity.UID), GID: uint32(r.plan.Identity.GID), User: r.plan.Host.Mode == ModeUserNS}
 		if r.plan.Identity.Own {
 			t.Own, t.UID, t.GID = t.UID, 0, 0
 		}

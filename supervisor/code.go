@@ -3,7 +3,6 @@ package supervisor
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,75 +17,7 @@ import (
 )
 
 // What is executed is hashed while its execve waits: internal/codewatch holds
-// it, this file says which mounts are watched and how the record tells it.
-
-// watchCode begins to hash what is executed on the prepared mounts. Whatever
-// cannot be watched is still hashed when the sensor reports it, and said.
-func (r *Run) watchCode(m *mountSet) error {
-	if r.host.programs == nil {
-		return nil // there is no record that could tell it
-	}
-	boot, err := bootID()
-	if err != nil {
-		return err
-	}
-	cache, err := codewatch.OpenCache(filepath.Join(runtimeDir(), "code"), boot)
-	if err != nil {
-		r.cfg.Log.Warn().Err(err).Msg("digests of system files are not kept")
-	}
-	store := &codeStore{run: r.dir}
-	r.release.push("code store", store.Close)
-	w := codewatch.New(codewatch.Config{Limits: codewatch.DefaultLimits, Store: store, Cache: cache})
-	r.release.push("digest cache", cache.Close)
-	r.release.push("code watch", w.Close)
-	r.code = &codeRecord{watch: w, plan: r.plan, asked: map[codeKey]bool{}, told: map[codeKey]*codewatch.File{}, scripts: map[uint32]string{}}
-	if !r.plan.Host.ExecEvents {
-		return nil // thin, as the plan says
-	}
-	if err := errors.Join(w.Err(), w.Mark(r.executable(m))); err != nil {
-		r.cfg.Log.Warn().Err(err).Msg("code watch")
-		r.code.missing = "code: not held while it is hashed: " + oneLine(err.Error())
-	}
-	r.materials.watch, r.materials.watched = w.Descriptor(), w.Descriptor() >= 0
-	w.Start()
-	return nil
-}
-
-// beginCode lets the record tell what is hashed. It keeps the run's mounts
-// alive until the end: what is reported of a process that is gone by then is
-// still found where that process found it.
-func (r *Run) beginCode(w *trace.Writer) error {
-	if r.code == nil {
-		return nil
-	}
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", r.proc.Pid))
-	if err != nil {
-		return fmt.Errorf("the run's mount namespace: %w", err)
-	}
-	r.code.held = append(r.code.held, ns)
-	r.release.push("mounts of the run", r.code.letGo)
-	root, err := unix.FcntlInt(r.materials.mounts.root.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return os.NewSyscallError("fcntl", err)
-	}
-	r.code.w, r.code.root = w, os.NewFile(uintptr(root), "root of the run")
-	r.code.held = append(r.code.held, r.code.root)
-	return nil
-}
-
-// executable lists the mounts from which the command can execute. Merged trees
-// and the parts of the scratch file system are mounted by the run's own process,
-// which marks them (watched).
-func (r *Run) executable(m *mountSet) []codewatch.Mount {
-	var list []codewatch.Mount
-	for i := range r.plan.View {
-		e := &r.plan.View[i]
-		if e.Op == "bind" && (e.Access == "ro" || e.Access == "rw") {
-			list = append(list, codewatch.Mount{Name: e.At, Tree: m.mounts[e.At], Source: e.open.File, System: e.system})
-		}
-	}
-	return list
-}
+// it, codemounts.go says where, this file how the record tells it.
 
 // codeKey is a version of a file in the record, or a text that was no file.
 type codeKey struct {
@@ -152,6 +83,7 @@ func (c *codeRecord) exec(e *trace.Event) {
 	}
 	for _, f := range files {
 		c.tell(e, f)
+		c.mutable(e, f)
 		if f.ID == id {
 			e.SHA256, e.HashState, held = f.SHA256, string(f.State), true
 			if e.Ctime != f.Ctime { // changed since it was hashed: what runs is asked for below
@@ -204,7 +136,11 @@ func (c *codeRecord) mapped(e *trace.Event) {
 // asked for its image by itself when that has no name.
 func (c *codeRecord) ask(e *trace.Event, keep bool) {
 	key := codeKey{ID: idOf(e), ctime: e.Ctime}
+	isExec := e.Kind == trace.KindExec
 	if f := c.known(e, key); f != nil && (f.Stored || !keep) {
+		if isExec {
+			c.mutable(e, f)
+		}
 		return
 	}
 	if key.Ino == 0 || len(e.Path) == 0 || !keep && !c.first(key) { // what is asked for now may have been hashed and not kept
@@ -213,14 +149,19 @@ func (c *codeRecord) ask(e *trace.Event, keep bool) {
 	about := remembered(e)
 	r := codewatch.Request{
 		ID: key.ID, Ctime: e.Ctime, PID: e.Proc.Pid, Parent: e.Proc.PPid, Keep: keep,
-		Done: func(f *codewatch.File) { c.tell(&about, f) },
+		Done: func(f *codewatch.File) {
+			c.tell(&about, f)
+			if isExec {
+				c.mutable(&about, f)
+			}
+		},
 	}
-	if e.Kind == trace.KindExec && (e.Memfd || e.Deleted || e.PathSource != trace.PathKernel || c.root == nil) {
+	h := holder(c.plan.View, string(about.Path))
+	r.System = h != nil && h.system && !e.Memfd
+	if isExec && (e.Memfd || e.Deleted || e.PathSource != trace.PathKernel || c.root == nil) {
 		c.watch.Exe(r)
 		return
 	}
-	h := holder(c.plan.View, string(about.Path))
-	r.System = h != nil && h.system
 	c.watch.Path(c.root, string(about.Path), r)
 	c.known(e, key) // by now, where it was not far to look
 }
@@ -246,6 +187,11 @@ func (c *codeRecord) first(key codeKey) bool {
 
 // missed reports whether a file was gone before it could be looked at.
 func missed(f *codewatch.File) bool { return f.State == codewatch.Raced && f.SHA256 == "" }
+
+// worse reports whether a digest that was told as what ran may be of other content by now.
+func worse(had, f *codewatch.File) bool {
+	return had.State == codewatch.OK && f.State == codewatch.Raced && !missed(f)
+}
 
 // known gives a record the digest of a version that was told before; nil when none was.
 func (c *codeRecord) known(e *trace.Event, key codeKey) *codewatch.File {
@@ -309,7 +255,7 @@ func (c *codeRecord) tell(about *trace.Event, f *codewatch.File) {
 	if missed(f) {
 		delete(c.asked, key) // the next process may live longer
 	}
-	if had := c.told[key]; had != nil && (had.Stored || !f.Stored) && !(missed(had) && !missed(f)) {
+	if had := c.told[key]; had != nil && (had.Stored || !f.Stored) && !worse(had, f) && !(missed(had) && !missed(f)) {
 		return
 	}
 	if len(c.told) >= maxTold {
@@ -328,6 +274,19 @@ func (c *codeRecord) tell(about *trace.Event, f *codewatch.File) {
 		e.Name = []byte(f.SHA256)
 	}
 	_ = c.w.Append(&e) // sticks, as for every event
+}
+
+// mutable tells of memory that an execve has made executable by itself: what a
+// program writes there it can run, and no later call says so.
+func (c *codeRecord) mutable(about *trace.Event, f *codewatch.File) {
+	if !f.Mutable {
+		return
+	}
+	_ = c.w.Append(&trace.Event{
+		Kind: trace.KindMmapExec, Phase: trace.PhaseCommand, Mono: about.Mono, Proc: about.Proc, Anon: true,
+		Path: []byte(f.Path), PathSource: trace.PathKernel, Deleted: f.Gone, Memfd: f.State == codewatch.Memfd,
+		DevMajor: unix.Major(f.Dev), DevMinor: unix.Minor(f.Dev), Ino: f.Ino, Ctime: f.Ctime, Flags: unix.PROT_READ | unix.PROT_WRITE | unix.PROT_EXEC,
+	})
 }
 
 // release lets go of the mounts of a run whose processes are dying. It comes

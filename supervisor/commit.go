@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/outer"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
 )
@@ -313,6 +314,8 @@ type commitRequest struct {
 	Force  bool   `json:"force"`
 	Check  bool   `json:"check"` // compare only
 	Picks  []byte `json:"picks"` // one bit an entry, lowest first
+
+	Outside bool `json:"outside,omitempty"` // descriptor 6 is that of internal/outer
 }
 
 // commitReply is what it writes to its stdout.
@@ -322,20 +325,30 @@ type commitReply struct {
 }
 
 // CommitCommand is the name by which agentguard starts itself as the committing
-// process. Its descriptors: 3 changes/, 4 the journal, 5 the tree's top directory.
+// process. Its descriptors: 3 changes/, 4 the journal, 5 the tree's top directory, 6 what
+// internal/outer asks, if anything.
 const CommitCommand = "commit-apply"
 
 // child commits one tree in a process that has the owner's ids and nothing else.
 func (s *Staged) child(root *changes.Entry, req *commitRequest, top *os.File) error {
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", CommitCommand)
+	cmd.Env, _ = commitFault()
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{s.dir, s.journal, top}
+	outside, err := outer.Lend()
+	if err != nil {
+		return err
+	}
+	if outside != nil {
+		defer outside.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, outside)
+	}
+	req.Outside = outside != nil
 	in, err := json.Marshal(req)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", CommitCommand)
-	cmd.Env, _ = commitFault()
-	cmd.Dir = "/"
 	cmd.Stdin = bytes.NewReader(in)
-	cmd.ExtraFiles = []*os.File{s.dir, s.journal, top}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

@@ -7,11 +7,12 @@ import (
 	"io"
 	"os"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/lockdown"
+	"github.com/agentguard/agentguard/internal/outer"
 	"github.com/agentguard/agentguard/landlock"
 )
 
@@ -24,6 +25,11 @@ func CommitChild(in io.Reader, out io.Writer) error {
 		return err
 	}
 	dir, journal, path := os.NewFile(3, "changes"), os.NewFile(4, "journal"), os.NewFile(5, "tree")
+	if req.Outside {
+		if err := outer.Use(os.NewFile(6, "outside"), 0); err != nil {
+			return err
+		}
+	}
 	if err := becomeOwner(&req, dir, path); err != nil {
 		return err
 	}
@@ -72,25 +78,29 @@ func becomeOwner(req *commitRequest, dir, tree *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(syscall.Setgroups(req.Groups), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
-		return fmt.Errorf("ids of user %d: %w", uid, err)
+	if HostRoot() { // else they are ours, and nobody else's would be to be had
+		if err := errors.Join(syscall.Setgroups(req.Groups), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
+			return fmt.Errorf("ids of user %d: %w", uid, err)
+		}
 	}
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
+	if os.Geteuid() != uid {
+		return fmt.Errorf("user %d cannot commit as user %d", os.Geteuid(), uid)
+	}
+	var keep lockdown.Set
 	if uid == 0 {
-		caps[0].Effective, caps[0].Permitted = 1<<unix.CAP_CHOWN, 1<<unix.CAP_CHOWN
+		keep = lockdown.Of(unix.CAP_CHOWN)
 	}
-	if err := onAllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); err != nil {
-		return fmt.Errorf("capset: %w", err)
+	if err := lockdown.Use(keep, keep); err != nil {
+		return err
 	}
-	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
+	if err := lockdown.OnAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	if ruleset == nil {
 		return nil
 	}
 	defer ruleset.Close()
-	if err := onAllThreads(landlock.SysRestrictSelf, ruleset.Fd(), 0, 0); err != nil {
+	if err := lockdown.OnAllThreads(landlock.SysRestrictSelf, ruleset.Fd(), 0, 0); err != nil {
 		return fmt.Errorf("landlock_restrict_self: %w", err)
 	}
 	return nil
@@ -107,18 +117,4 @@ func commitRuleset(dir, tree *os.File) (*os.File, error) {
 		{FD: int(dir.Fd()), Kind: landlock.Plain, Dir: true, Name: "the change set"},
 		{FD: int(tree.Fd()), Kind: landlock.Write, Dir: true, Name: "the tree"},
 	})
-}
-
-// onAllThreads makes a system call on every thread of the process.
-//
-//go:uintptrescapes
-func onAllThreads(nr, a, b, c uintptr) error {
-	_, _, errno := syscall.AllThreadsSyscall(nr, a, b, c)
-	switch errno {
-	case 0:
-		return nil
-	case syscall.ENOTSUP:
-		return errors.New("this agentguard was built with cgo, whose threads Go does not know: build it with CGO_ENABLED=0")
-	}
-	return errno
 }

@@ -31,8 +31,9 @@ import (
 const coverName = "cover"
 
 // layersOf are the layers of a cow entry, as its process names them.
-func layersOf(e *Entry) overlay.Layers {
+func layersOf(e *Entry, mode string) overlay.Layers {
 	return overlay.Layers{
+		User:  mode == ModeUserNS,
 		Lower: ownDir + "/" + e.Layer,
 		Upper: scratchAt + "/" + e.Layer + "/upper",
 		Work:  scratchAt + "/" + e.Layer + "/work",
@@ -82,7 +83,32 @@ func (m *mountSet) placeCow(p *Plan, e *Entry, userns *os.File) error {
 			return err
 		}
 	}
-	return likeLower(m.dirs["scratch/"+e.Layer+"/upper"], e, p.Identity)
+	upper := m.dirs["scratch/"+e.Layer+"/upper"]
+	if p.Host.Mode == ModeUserNS {
+		if err := marksItself(upper, e, p.Host.Kernel); err != nil {
+			return err
+		}
+	}
+	return likeLower(upper, e, p)
+}
+
+// marksItself refuses an upper that takes no attributes of users: an overlay in a user namespace
+// keeps its marks in them, and without would fail in the midst of a command.
+// The state directory would take them, and could not be bounded: what is copied up to it is
+// no process's to count, and other programs of the user could alter what is staged.
+func marksItself(upper *os.File, e *Entry, kernel string) error {
+	const mark = "user.agentguard-try"
+	err := unix.Fsetxattr(int(upper.Fd()), mark, nil, 0)
+	if err == nil {
+		return os.NewSyscallError("fremovexattr", unix.Fremovexattr(int(upper.Fd()), mark))
+	}
+	if err != unix.EOPNOTSUPP {
+		return os.NewSyscallError("fsetxattr", err)
+	}
+	return &Refusal{
+		What: trace.Quote(e.From) + " cannot be shown copy-on-write without root: a tmpfs of this kernel (" + kernel + ") keeps no attributes of users, as it does from Linux 6.6 on",
+		Err:  err, Clause: e.Clause, Remedy: "use a kernel from 6.6 on, use --mode ro or rw, or " + helperRemedy,
+	}
 }
 
 // cowLower is the granted directory alone, without what is mounted in it: an
@@ -106,9 +132,12 @@ func cowLower(e *Entry, userns *os.File) (lower *os.File, mapped bool, err error
 
 // likeLower gives the upper's root, which is the root of the merged tree, the
 // owner, mode, times and access lists of the granted directory.
-func likeLower(upper *os.File, e *Entry, id Identity) error {
-	fd, st := int(upper.Fd()), &e.open.Stat
+func likeLower(upper *os.File, e *Entry, p *Plan) error {
+	fd, st, id := int(upper.Fd()), &e.open.Stat, p.Identity
 	uid, gid := int(st.Uid), int(st.Gid)
+	if p.Host.Mode == ModeUserNS { // there are no others
+		uid, gid = id.UID, id.GID
+	}
 	if id.Own && uid == 0 {
 		uid = id.UID
 	}
@@ -216,7 +245,7 @@ func (r *Run) lowerRefused(at string, err error) *Refusal {
 // attachCow mounts the overlay of an entry and grants it to Landlock, which
 // knows the merged tree only once it is there.
 func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
-	l := layersOf(e)
+	l := layersOf(e, b.plan.Host.Mode)
 	b.Call("mount", "move_mount(lower of "+e.At+", "+l.Lower+")", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.mounts[e.At].Fd())), empty, at(),
 		b.String(l.Lower), initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	fs := b.NewSlot()
@@ -226,6 +255,10 @@ func (b *builder) attachCow(e *Entry, empty initproc.Arg) {
 		panic(err) // the names are ours
 	}
 	for _, o := range options {
+		if o.Value == "" {
+			b.Call("mount", "fsconfig("+o.Key+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_SET_FLAG), b.String(o.Key), zero(), zero())
+			continue
+		}
 		b.Call("mount", "fsconfig("+o.Key+"="+o.Value+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_SET_STRING), b.String(o.Key), b.String(o.Value), zero())
 	}
 	b.Call("mount", createLabel+e.At+")", unix.SYS_FSCONFIG, b.Saved(fs), initproc.Value(unix.FSCONFIG_CMD_CREATE), zero(), zero(), zero())

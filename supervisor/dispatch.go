@@ -79,7 +79,7 @@ func (f *FoundAction) process(c Caller) *action.Process {
 	if f.Trusted && os.Geteuid() == 0 {
 		who = dialIdentity(Caller{})
 	}
-	return &action.Process{UID: who.UID, GID: who.GID, Groups: who.Groups, Filter: seccomp.DialFilter()}
+	return &action.Process{Who: who, Filter: seccomp.DialFilter()}
 }
 
 // neverRead keeps this process out of core dumps and from being read by others

@@ -32,15 +32,16 @@ type cell struct {
 // report is the document of doctor --json. Fields are added without a new
 // schema number; none changes its meaning or goes.
 type report struct {
-	Schema  int    `json:"schema"`
-	Version string `json:"version"`
-	Kernel  string `json:"kernel"`
-	Machine string `json:"machine"`
-	UID     int    `json:"uid"` // effective, of doctor itself
-	Inside  inside `json:"inside"`
-	Layers  []cell `json:"layers"`
-	Healthy bool   `json:"healthy"` // no cell is missing
-	Advice  Advice `json:"advice"`  // for a command that needs neither network nor credential
+	Schema  int          `json:"schema"`
+	Version string       `json:"version"`
+	Kernel  string       `json:"kernel"`
+	Machine string       `json:"machine"`
+	UID     int          `json:"uid"` // effective, of doctor itself
+	Inside  inside       `json:"inside"`
+	Modes   []modeReport `json:"modes"`
+	Layers  []cell       `json:"layers"`
+	Healthy bool         `json:"healthy"` // no cell is missing
+	Advice  Advice       `json:"advice"`  // for a command that needs neither network nor credential
 }
 
 // Diagnosis is what doctor found: what this host enforces and records.
@@ -56,14 +57,16 @@ type examination struct {
 	root bool
 	abi  int // Landlock
 
+	ways   wayFindings
 	birth  birthFindings
 	record recordFindings
 }
 
 // Diagnose probes the host by trying and changes nothing on it. It works for
 // every user; what only root can try is unknown to others. It takes some
-// hundred milliseconds, most of them in loading programs.
-func Diagnose() *Diagnosis {
+// hundred milliseconds, most of them in loading programs. helper is nil when the helper
+// serves this user, and says why it does not; of root it is not asked.
+func Diagnose(helper func() error) *Diagnosis {
 	x := &examination{root: os.Geteuid() == 0}
 	x.host.kernel()
 	x.report = report{Schema: 1, Version: Version, Kernel: x.host.Info.Kernel, Machine: x.host.Info.Machine, UID: os.Geteuid()}
@@ -71,6 +74,7 @@ func Diagnose() *Diagnosis {
 	x.abi = x.host.Info.Landlock
 	x.Inside = lookAround(x.abi)
 	x.tryRun()
+	x.tryModes(helper)
 	for _, examine := range []func(){
 		x.caller,
 		x.files, x.network, x.unixSockets, x.processes, x.syscalls, x.limits,
@@ -78,6 +82,7 @@ func Diagnose() *Diagnosis {
 	} {
 		examine()
 	}
+	x.modes()
 	x.Advice = *Advise(Question{Environ: os.Environ(), Home: home()})
 	x.Healthy = true
 	for _, c := range x.Layers {
@@ -166,6 +171,8 @@ func (d *Diagnosis) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "advice: %s, because %s (agentguard advise)\n", r.Advice.Advice, why)
 	}
 	b.WriteByte('\n')
+	r.modeRows(&b)
+	b.WriteByte('\n')
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, c := range r.Layers {
 		lead := c.State + "\t" + c.Resource + "\t" + c.Layer + "\t"
@@ -192,8 +199,9 @@ func (c *cell) toChange() string {
 }
 
 // wrap breaks a sentence into lines of about 80 characters, at blanks only.
-func wrap(s string) []string {
-	const width = 80
+func wrap(s string) []string { return wrapAt(s, 80) }
+
+func wrapAt(s string, width int) []string {
 	var lines []string
 	line := ""
 	for _, w := range strings.Fields(s) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/agentguard/agentguard/internal/mountinfo"
 )
 
 // containerMarks are words in the path of a cgroup that container engines choose.
@@ -38,7 +40,7 @@ func findContainer() sign {
 
 // rootOf looks for what container engines leave in a root. Alone it proves
 // nothing: machines are booted from container images and live media too.
-func (s *sign) rootOf(exists func(string) bool, mounts []mount) {
+func (s *sign) rootOf(exists func(string) bool, mounts []mountinfo.Mount) {
 	weak := len(s.Evidence)
 	if rootKind(mounts) == "overlay" {
 		s.Evidence = append(s.Evidence, "the root file system is an overlay")
@@ -68,11 +70,11 @@ func environValue(block []byte, name string) string {
 }
 
 // rootKind is the type of the file system at "/"; the last mount there counts.
-func rootKind(mounts []mount) string {
+func rootKind(mounts []mountinfo.Mount) string {
 	kind := ""
 	for _, m := range mounts {
-		if m.point == "/" {
-			kind = m.kind
+		if m.Point == "/" {
+			kind = m.Kind
 		}
 	}
 	return kind
@@ -156,7 +158,7 @@ func (in *inside) findEnvelope(abi int) {
 	s.addIf(len(lacks) > 0, "capabilities outside of the bounding set: "+strings.Join(lacks, ", "))
 	label := word("/proc/self/attr/current")
 	s.addIf(confined(label), "confined by a security module as "+label)
-	if slices.ContainsFunc(readMounts(), func(m mount) bool { return m.point == "/" && m.source == "agentguard-root" }) {
+	if slices.ContainsFunc(readMounts(), func(m mountinfo.Mount) bool { return m.Point == "/" && m.Source == "agentguard-root" }) {
 		s.add("its root is the view of an agentguard run")
 		s.Name = ownName
 	}

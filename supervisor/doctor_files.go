@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/lostthread"
 	"github.com/agentguard/agentguard/landlock"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
@@ -114,7 +115,7 @@ const maxDomains = 16
 // landlockDomains counts the Landlock domains that this process is in. No file
 // tells: a thread that is lost for it puts on more until the kernel has enough.
 func landlockDomains() (n int, err error) {
-	err = onLostThread(func() error {
+	err = lostthread.Run(func() error {
 		if err := noNewPrivs(); err != nil {
 			return err
 		}
@@ -193,8 +194,8 @@ func fileSystemOf(dir *os.File) string {
 	var st unix.Statx_t
 	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err == nil && st.Mask&unix.STATX_MNT_ID != 0 {
 		for _, m := range readMounts() {
-			if m.id == st.Mnt_id {
-				return m.kind
+			if m.ID == st.Mnt_id {
+				return m.Kind
 			}
 		}
 	}

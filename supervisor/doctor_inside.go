@@ -1,16 +1,15 @@
 package supervisor
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/agentguard/agentguard/internal/mountinfo"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -148,38 +147,13 @@ func hypervisorFlag(cpuinfo []byte) bool {
 	return false
 }
 
-// mount is one line of proc_pid_mountinfo(5), as far as doctor needs it.
-type mount struct {
-	id           uint64
-	point        string // escaped as the kernel wrote it
-	kind, source string
-}
-
-func readMounts() []mount {
+// readMounts is the mount table of this process; what there is of it where it cannot be read whole.
+func readMounts() []mountinfo.Mount {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	return parseMounts(io.LimitReader(f, 16<<20))
-}
-
-// parseMounts skips lines that are not as the manual says.
-func parseMounts(r io.Reader) []mount {
-	var out []mount
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		left, right, ok := strings.Cut(s.Text(), " - ")
-		fields, tail := strings.Fields(left), strings.Fields(right)
-		if !ok || len(fields) < 6 || len(tail) < 2 {
-			continue
-		}
-		id, err := strconv.ParseUint(fields[0], 10, 64)
-		if err != nil {
-			continue
-		}
-		out = append(out, mount{id, fields[4], tail[0], tail[1]})
-	}
-	return out
+	text, _ := io.ReadAll(io.LimitReader(f, 16<<20))
+	return slices.Collect(mountinfo.All(text))
 }

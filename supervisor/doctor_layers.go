@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/lostthread"
 	"github.com/agentguard/agentguard/internal/seccomp"
 )
 
@@ -20,8 +21,9 @@ var neededCaps = []int{
 
 // usefulCaps are those that some runs fail without: with workspaces of other
 // users, cgroups left by killed supervisors, signals to forward, an allowlist (its
-// resolver has port 53; its answers by UDP are raw packets), to continue another.
-var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW, unix.CAP_SYS_CHROOT}
+// resolver has port 53; its answers by UDP are raw packets), to continue another. Without
+// CAP_LEASE digests of the run's own programs are "raced": nothing else tells who could write to them.
+var usefulCaps = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL, unix.CAP_LEASE, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW, unix.CAP_SYS_CHROOT}
 
 // lacking names those of the capabilities that a set is without.
 func lacking(set uint64, caps []int) []string {
@@ -36,11 +38,7 @@ func lacking(set uint64, caps []int) []string {
 
 func (x *examination) caller() {
 	if !x.root {
-		remedy := "sudo agentguard exec; and " + rootRemedy + " for the rows that only root can try"
-		if x.Inside.Envelope.Name == ownName {
-			remedy = "agentguard outside of this run"
-		}
-		x.say("caller", "privileges", cellMissing, fmt.Sprintf("uid %d cannot make the envelope or the record", x.UID), remedy)
+		x.plainCaller()
 		return
 	}
 	const remedy = "start agentguard with all capabilities (docker: --cap-add; systemd: CapabilityBoundingSet=)"
@@ -76,7 +74,7 @@ func (x *examination) network() {
 
 // tryUnshare makes a namespace on a thread that ends with it.
 func tryUnshare(flag int) error {
-	return onLostThread(func() error { return os.NewSyscallError("unshare", unix.Unshare(flag)) })
+	return lostthread.Run(func() error { return os.NewSyscallError("unshare", unix.Unshare(flag)) })
 }
 
 func (x *examination) unixSockets() {
@@ -174,11 +172,11 @@ func trySeccomp() error {
 			return fmt.Errorf("seccomp action %s: %w", a.name, err)
 		}
 	}
-	filter, err := seccomp.Filter(nil)
+	filter, err := (seccomp.Config{}).Filter()
 	if err != nil {
 		return err
 	}
-	return onLostThread(func() error {
+	return lostthread.Run(func() error {
 		if err := noNewPrivs(); err != nil {
 			return fmt.Errorf("prctl(PR_SET_NO_NEW_PRIVS): %w", err)
 		}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/cgroup"
+	"github.com/agentguard/agentguard/internal/lostthread"
 	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/landlock"
 )
@@ -61,7 +63,7 @@ func (r *report) states() map[string]string {
 // As root, here: nothing is unknown, and nothing stays.
 func TestDiagnoseAsRoot(t *testing.T) {
 	testenv.Root(t)
-	d := Diagnose()
+	d := Diagnose(noHelper)
 	if left := doctorDebris(); len(left) > 0 {
 		t.Errorf("doctor left behind %q", left)
 	}
@@ -121,7 +123,7 @@ func TestDoctorProcess(t *testing.T) {
 	if os.Getenv("AGENTGUARD_TEST_DOCTOR") == "" {
 		return
 	}
-	if err := Diagnose().WriteJSON(os.Stdout); err != nil {
+	if err := Diagnose(noHelper).WriteJSON(os.Stdout); err != nil {
 		t.Fatal(err)
 	}
 	os.Exit(0)
@@ -144,13 +146,48 @@ func TestDiagnoseAsUser(t *testing.T) {
 	testenv.Root(t)
 	r := elsewhere(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}, "HOME="+t.TempDir())
 	s := r.states()
-	for id, want := range map[string]string{"caller.privileges": cellMissing, "files.mount-view": cellUnknown, "record.programs": cellUnknown} {
+	caller := cellMissing
+	if r.Modes[1].Available {
+		caller = cellThin
+	}
+	for id, want := range map[string]string{"caller.privileges": caller, "files.mount-view": cellUnknown, "record.programs": cellUnknown} {
 		if s[id] != want {
 			t.Errorf("%s is %s, want %s", id, s[id], want)
 		}
 	}
-	if r.UID != 65534 || r.Healthy {
-		t.Errorf("uid %d, healthy %v", r.UID, r.Healthy)
+	if r.UID != 65534 {
+		t.Errorf("uid %d", r.UID)
+	}
+}
+
+// The three ways stand side by side, as root and as an ordinary user, and one of them is what
+// exec takes. What a mode lacks is what a run in it says that it lacks.
+func TestDiagnoseModes(t *testing.T) {
+	testenv.Root(t)
+	user := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	for name, attr := range map[string]*syscall.SysProcAttr{"root": nil, "user": user} {
+		modes := elsewhere(t, attr, "HOME="+t.TempDir()).Modes
+		if len(modes) != 3 || modes[0].Mode != ModeRoot || modes[1].Mode != ModeUserNS || modes[2].Mode != ModeLandlock {
+			t.Fatalf("%s: %+v", name, modes)
+		}
+		if modes[0].Available != (name == "root") || modes[0].Chosen != (name == "root") {
+			t.Errorf("%s: %+v", name, modes[0])
+		}
+		chosen := 0
+		for _, m := range modes {
+			if m.Chosen {
+				chosen++
+			}
+			if m.Why == "" || m.Record == "" || len(m.Layers) != len(modeResources) || !m.Available && m.Remedy == "" {
+				t.Errorf("%s: %+v", name, m)
+			}
+		}
+		if !modes[2].Available {
+			testenv.Missing(t, "landlock", modes[2].Why)
+		}
+		if chosen != 1 || len(modes[2].Lacks) < 8 || len(modes[1].Lacks) >= len(modes[2].Lacks) {
+			t.Errorf("%s: %d chosen, lacking %v, %v", name, chosen, modes[1].Lacks, modes[2].Lacks)
+		}
 	}
 }
 
@@ -186,7 +223,7 @@ func TestLandlockDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := -1
-	err = onLostThread(func() (err error) {
+	err = lostthread.Run(func() (err error) {
 		if err := noNewPrivs(); err != nil {
 			return err
 		}
@@ -221,10 +258,12 @@ func TestDoctorDocs(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+\\.[A-Za-z-]+)` \\|").FindAllSubmatch(doc, -1) {
 		documented = append(documented, string(m[1]))
 	}
-	for _, c := range Diagnose().report.Layers {
+	for _, c := range Diagnose(noHelper).report.Layers {
 		reported = append(reported, c.ID)
 	}
 	if d := cmp.Diff(documented, reported); d != "" {
 		t.Errorf("docs/doctor.md (-) and doctor (+), in order: %s", d)
 	}
 }
+
+func noHelper() error { return errors.New("there is none") }

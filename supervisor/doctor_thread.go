@@ -2,34 +2,12 @@ package supervisor
 
 import (
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/lostthread"
 )
-
-// onLostThread runs fn on a thread that ends with the call, and with it all
-// that fn did to it: namespaces that it entered, what it mounted there, filters
-// and Landlock domains that nothing can take off.
-func onLostThread(fn func() error) error {
-	done := make(chan error, 1)
-	go lose(fn, done)
-	return <-done
-}
-
-// lose never unlocks its thread. The main thread would park instead of ending;
-// a goroutine that lands there hands the work to another thread.
-func lose(fn func() error, done chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		inner := make(chan error, 1)
-		go lose(fn, inner)
-		done <- <-inner
-		runtime.UnlockOSThread()
-		return
-	}
-	done <- fn()
-}
 
 // noNewPrivs is needed by whoever restricts a thread without CAP_SYS_ADMIN.
 func noNewPrivs() error {
@@ -39,7 +17,7 @@ func noNewPrivs() error {
 // inPrivateMounts runs fn in a mount namespace of its own, where nothing that it
 // mounts reaches the host or outlives the call.
 func inPrivateMounts(fn func() error) error {
-	return onLostThread(func() error {
+	return lostthread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("unshare(CLONE_NEWNS): %w", err)
 		}

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/netguard"
 	"github.com/agentguard/agentguard/internal/reexec"
@@ -31,6 +29,8 @@ type Egress struct {
 	MaxBytes       int64                 `json:"max_egress_bytes"`        // -1: none
 	User           int                   `json:"user"`                    // of the process that dials
 	ClauseSource   string                `json:"clause_source"`           // of the allowlist, for denials
+
+	rules []bpf.Rule // of Table
 }
 
 // wantsEgress reports whether a policy lets anything in or out.
@@ -66,11 +66,12 @@ func newEgress(in *planInput) (*Egress, error) {
 	if e.Table, err = netguard.Compile(entries); err != nil {
 		return nil, &Refusal{What: "the allowlist: " + err.Error(), Clause: "network.allowlist", Remedy: "allow less, or ranges of ports"}
 	}
+	e.rules = kernelRules(e.Table)
 	if e.PerAddress = !h.Info.BPF || slices.Contains(seams(), "lookup"); e.PerAddress {
 		if err = e.Table.Endpoints(); err != nil {
 			return nil, &Refusal{
 				What: "the allowlist without BPF, where every address and port has a socket: " + err.Error(), Clause: "network.allowlist",
-				Remedy: "allow less, or run on a kernel with BPF as root",
+				Remedy: perAddressRemedy(h),
 			}
 		}
 	}
@@ -85,6 +86,12 @@ func newEgress(in *planInput) (*Egress, error) {
 			e.PrivateNets = append(e.PrivateNets, prefix)
 		} else {
 			e.PrivateNames = append(e.PrivateNames, t.Value)
+		}
+	}
+	if len(p.Publish) > 0 && h.Info.Mode == ModeUserNS && c.UID == h.overflowUID {
+		return nil, &Refusal{
+			What: "who connects to a published port cannot be told: in a user namespace all other users are shown as this one", Clause: "network.publish",
+			Remedy: "run as a user that is not the overflow user of this host, or " + helperRemedy,
 		}
 	}
 	for _, port := range p.Publish {
@@ -112,45 +119,12 @@ func endpointEntries(list []policy.Endpoint) []netguard.Entry {
 	return entries
 }
 
-// rules are what both kernel layers are told: every name by its synthetic
-// addresses, every address by itself.
-func (e *Egress) rules() []bpf.Rule {
-	var out []bpf.Rule
-	add := func(prefix netip.Prefix, tcp, udp []netguard.Ports) {
-		if len(tcp) > 0 {
-			out = append(out, bpf.Rule{Proto: unix.IPPROTO_TCP, Prefix: prefix, Ports: portRanges(tcp)})
-		}
-		if len(udp) > 0 {
-			out = append(out, bpf.Rule{Proto: unix.IPPROTO_UDP, Prefix: prefix, Ports: portRanges(udp)})
-		}
+// perAddressRemedy is what makes a longer allowlist possible: a look-up program.
+func perAddressRemedy(h *Host) string {
+	if h.Info.Mode == ModeUserNS {
+		return "allow less, or " + helperRemedy
 	}
-	for i := range e.Table.Names {
-		n := &e.Table.Names[i]
-		for _, p := range n.Prefixes() {
-			add(p, n.TCP, n.UDP)
-		}
-	}
-	for _, n := range e.Table.Nets {
-		add(n.Prefix, n.TCP, n.UDP)
-	}
-	return out
-}
-
-func portRanges(list []netguard.Ports) []bpf.PortRange {
-	out := make([]bpf.PortRange, 0, len(list))
-	for _, p := range list {
-		out = append(out, bpf.PortRange{Low: p.Low, High: p.High})
-	}
-	return out
-}
-
-// allows reports whether the plan lets the command reach an address, so that a
-// canary must not expect a refusal there.
-func (e *Egress) allows(proto uint8, to netip.AddrPort) bool {
-	return e != nil && slices.ContainsFunc(e.rules(), func(r bpf.Rule) bool {
-		return r.Proto == proto && r.Prefix.Contains(to.Addr()) &&
-			slices.ContainsFunc(r.Ports, func(p bpf.PortRange) bool { return p.Low <= to.Port() && to.Port() <= p.High })
-	})
+	return "allow less, or run on a kernel with BPF as root"
 }
 
 // limit is the value of a limit that the dialling process has met.
@@ -208,7 +182,7 @@ func (e *Egress) rows(row func(name, format string, a ...any)) {
 		row("publish", "127.0.0.1:%d of the host leads to the same port inside", port)
 	}
 	if e.PerAddress {
-		row("", "a listener for each address and port: servers of the command's own cannot have those; %d names below a wildcard", netguard.FewNames)
+		row("", "a listener for each address and port: servers of the command's own cannot have those, nor such a port at 0.0.0.0 or [::]; %d names below a wildcard", netguard.FewNames)
 	}
 	row("", "dialled by user %d; at most %d connections at once", e.User, e.MaxConnections)
 }

@@ -25,7 +25,7 @@ func TestPlanEgress(t *testing.T) {
 	if e == nil || len(e.Table.Names) != 2 || len(e.Table.Nets) != 2 || e.Resolve["db.example.com"] != netip.MustParseAddr("10.1.2.3") || e.Publish[0] != 8080 {
 		t.Fatalf("%+v", e)
 	}
-	if got := len(e.rules()); got != 2*2+2 {
+	if got := len(e.rules); got != 2*2+2 {
 		t.Errorf("%d rules", got)
 	}
 	for _, c := range []struct {

@@ -19,7 +19,7 @@ import (
 // makeCalls lists the calls of PID 2. From here on there is a record to recover
 // should we die, and the lock says where.
 func (r *Run) makeCalls() error {
-	if _, err := r.lock.WriteString(r.state.Identity()); err != nil {
+	if _, err := r.lock.WriteAt([]byte(r.state.Identity()), 0); err != nil {
 		return err
 	}
 	return r.program(false)
@@ -35,7 +35,11 @@ func (r *Run) program(joinV2 bool) error {
 	for _, f := range files {
 		r.release.push("cgroup file", f.Close)
 	}
-	r.materials.join = files
+	r.materials.join, r.materials.late = files, r.ahead
+	r.materials.oneOutput = r.ahead && r.stdio.childErr == r.stdio.childOut
+	if err := r.openNotify(); err != nil {
+		return err
+	}
 	r.calls = commandProgram(r.plan, r.materials)
 	return nil
 }
@@ -48,12 +52,17 @@ func (r *Run) envelope() error {
 			return err
 		}
 	}
-	if err := errors.Join(r.stdio.own(r.plan.Identity), r.startRecord(), r.storePlan()); err != nil {
+	if err := errors.Join(r.stdio.own(r.plan), r.startRecord(), r.storePlan()); err != nil {
 		return err
 	}
+	r.startNotify()
 	r.followNetwork()
 	r.begins()
-	if err := r.proc.Exec(r.calls, birthLimit); err != nil {
+	err := r.proc.Exec(r.calls, birthLimit)
+	if serr := r.asked.sent(); err == nil {
+		err = serr
+	}
+	if err != nil {
 		return err
 	}
 	r.kept = true
@@ -87,7 +96,7 @@ func canaryLayer(layer string) trace.Layer {
 // checkNamespaces compares PID 1's namespaces with ours: the canary inside
 // cannot tell a network namespace of its own from a host without routes.
 func (r *Run) checkNamespaces() error {
-	if r.proc == nil || slices.Contains(seams(), "canary") {
+	if r.proc == nil || r.host.Info.shared() || slices.Contains(seams(), "canary") {
 		return nil
 	}
 	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
@@ -131,7 +140,7 @@ func (r *Run) startRecord() error {
 	}
 	start := trace.Event{
 		Kind: trace.KindStart, Phase: trace.PhaseEnvelope, Mono: bootTime(), Run: r.id, BootID: r.boot,
-		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON),
+		Tool: Version, Kernel: r.plan.Host.Kernel, Tier: r.tier(), PlanSHA256: digest(r.planJSON), Degraded: r.plan.degradedTexts(),
 	}
 	if err := r.rec.w.Append(&start); err != nil {
 		return r.recordError(err)
@@ -149,10 +158,13 @@ func (r *Run) startRecord() error {
 }
 
 func (r *Run) tier() string {
-	if r.sensor == nil {
-		return "none"
+	switch {
+	case r.sensor != nil:
+		return r.plan.Host.Tier
+	case r.asked != nil:
+		return "notify"
 	}
-	return r.plan.Host.Tier
+	return "none"
 }
 
 // startRelays lets output flow. The command's ends of the pipes are closed
@@ -169,6 +181,9 @@ func (r *Run) startRelays() error {
 		}
 		if err := r.sweep(); err != nil {
 			r.cfg.Log.Warn().Err(err).Msg("sweeping after a dead supervisor")
+		}
+		if err := r.lower(); err != nil {
+			r.cfg.Log.Error().Err(err).Msg("giving up capabilities")
 		}
 	})
 	r.release.push("closing", func() error { r.closing.Wait(); return nil })

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +34,8 @@ func digest(b []byte) string {
 func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	if err := killHeld(ctx, r.leaf, func() { r.code.release(r.cfg.Log) }); err != nil {
+	r.raise()
+	if err := r.killRun(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close(), r.told.end())
 	}
 	r.timing.mark("killed")
@@ -72,6 +74,7 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	})
 	r.storeResult(res, sum)
 	r.timing.mark("sealed")
+	r.tellSealed(res)
 	if err := r.Close(); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("clean-up")
 		res.Error = joinText(res.Error, err.Error())
@@ -83,6 +86,27 @@ func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	}
 	r.timing.log(r.cfg.Log)
 	return res, nil
+}
+
+// tellSealed tells the result to who waits for no more. The record is nobody's any longer
+// by then: who hears of it may commit, remove or continue the run at once.
+func (r *Run) tellSealed(res *runs.Result) {
+	if r.cfg.Sealed == nil {
+		return
+	}
+	if err := r.dir.Unlock(); err != nil {
+		r.cfg.Log.Error().Err(err).Msg("run directory")
+	}
+	r.cfg.Sealed(res)
+}
+
+// killRun ends every process of the run. Without a cgroup that is PID 1's end: the kernel
+// then kills its PID namespace, and PID 1 is reaped when that is empty (pid_namespaces(7)).
+func (r *Run) killRun(ctx context.Context) error {
+	if r.leaf == nil {
+		return errors.Join(r.proc.Kill(), r.proc.Reap(), r.endOrphans())
+	}
+	return killHeld(ctx, r.leaf, func() { r.code.release(r.cfg.Log) })
 }
 
 // killHeld kills a run whose execves are held for their digests. They are let go
@@ -136,7 +160,13 @@ func joinText(a, b string) string {
 
 // newResult judges how the run ended.
 func (r *Run) newResult(started time.Time, end exited) *runs.Result {
-	res := &runs.Result{ID: r.id, Version: Version, Argv: r.plan.Argv, Started: started, Ended: time.Now(), Thin: r.plan.Thin}
+	res := &runs.Result{ID: r.id, Version: Version, Argv: r.plan.Argv, Started: started, Ended: time.Now(), Mode: r.plan.Host.Mode, Thin: r.plan.Thin}
+	for _, m := range r.plan.Degraded {
+		res.Degraded = append(res.Degraded, runs.Degraded(m))
+	}
+	if r.meter != nil && r.meter.unknown != nil {
+		res.Degraded = append(res.Degraded, runs.Degraded(*r.meter.unknown))
+	}
 	for _, g := range r.plan.Gaps {
 		res.Gaps = append(res.Gaps, runs.Gap{Clause: g.Clause, Source: g.Source, Missing: g.Missing})
 	}
@@ -153,7 +183,11 @@ func (r *Run) newResult(started time.Time, end exited) *runs.Result {
 	if res.Usage.User, res.Usage.System, err = r.leaf.CPU(); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("cpu usage")
 	}
+	if r.leaf == nil {
+		res.Usage.User, res.Usage.System = end.exit.User, end.exit.System
+	}
 	res.Usage.MaxMemory = r.leaf.MemoryPeak()
+	r.meter.fill(&res.Usage)
 	return res
 }
 
@@ -165,6 +199,9 @@ func (r *Run) status(res *runs.Result, end exited) {
 	case runs.ReasonCPU, runs.ReasonMemory, runs.ReasonOutput, runs.ReasonLoss:
 		res.Status, res.Reason = StatusKilled, end.reason
 		return
+	case runs.ReasonHidden:
+		res.Status, res.Reason, res.Error = StatusKilled, end.reason, r.meter.hidden
+		return
 	case runs.ReasonError:
 		res.Status, res.Reason, res.Error = StatusFailed, end.reason, "the run was cancelled"
 		return
@@ -173,6 +210,7 @@ func (r *Run) status(res *runs.Result, end exited) {
 	case end.err != nil:
 		res.Status, res.Reason = StatusKilled, runs.ReasonSignal
 		res.Signal = "SIGKILL" // all of the run, PID 1 included, was killed from outside
+		res.Error = strings.Join(r.orphanFindings(), "; ")
 	case s.Signaled():
 		res.Status, res.Reason = 128+int(s.Signal()), runs.ReasonSignal
 		res.Signal, res.Core = trace.SignalName(int32(s.Signal())), s.CoreDump()
@@ -196,6 +234,9 @@ func outputs(streams []Stream) (out, err runs.Output) {
 // drain stops the sensor when the cgroup is empty and waits until everything
 // that it saw is in the record.
 func (r *Run) drain() (bpf.Stats, error) {
+	if r.asked != nil {
+		return bpf.Stats{}, r.asked.stop()
+	}
 	if r.sensor == nil {
 		return bpf.Stats{}, nil
 	}
@@ -251,11 +292,13 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 		}
 		return 0
 	}
-	add("memory", "process.max_memory_mb", l.Memory, oomKills)
+	add("memory", "process.max_memory_mb", l.Memory, max(oomKills, r.meter.hits(res, runs.ReasonMemory)))
 	add("tasks", "process.max_subprocesses", l.Tasks, refusedForks)
 	add("cpu", "process.max_cpu_seconds", l.CPU, one(res.Reason == runs.ReasonCPU))
 	add("wall", "process.max_wall_seconds", l.Wall, one(res.Reason == runs.ReasonWall))
-	add("output", "filesystem.max_output_bytes", l.Output, one(res.Reason == runs.ReasonOutput || r.storageFull()))
+	room, files := r.storageFull()
+	add("output", "filesystem.max_output_bytes", l.Output, one(res.Reason == runs.ReasonOutput || room))
+	add("files", "filesystem.max_files", l.Files, one(files))
 	for name, hits := range r.net.limits() {
 		add(name, "network."+name, r.plan.Egress.limit(name), hits)
 	}
@@ -278,11 +321,12 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	sum := &trace.Event{
 		Mono: bootTime(), Phase: trace.PhaseCommand, ExitCode: int32(res.Status), Reason: res.Reason,
 		UTime: uint64(res.Usage.User), STime: uint64(res.Usage.System), MaxRSS: uint64(max(res.Usage.MaxMemory, 0)),
-		Counts: slices.Concat(counts(stats, r.plan.Syscalls), r.recordCounts(&stats), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts(), r.code.counts(), r.sealer.anchorCounts()),
+		Counts: slices.Concat(r.kernelCounts(&stats), r.recordCounts(&stats), r.asked.counts(), []trace.Count{{Name: "denied", N: r.rec.denied.total}}, r.net.counts(), r.code.counts(), r.sealer.anchorCounts()),
 	}
-	if r.sensor == nil {
+	if r.sensor == nil && r.asked == nil && (r.plan.Host.Mode != ModeUserNS && !r.plan.Host.shared() || r.plan.accepted(clauseRecord)) {
 		findings = append(findings, "no events: the gap `record` was accepted")
 	}
+	findings = append(append(findings, r.asked.findings()...), r.orphanFindings()...)
 	sum.Findings = append(findings, r.net.findings()...)
 	res.Network, res.Brokers = r.net.destinations(), r.net.brokerUse()
 	if werr := r.rec.w.Close(sum); werr != nil {
@@ -295,6 +339,14 @@ func (r *Run) closeRecord(res *runs.Result, stats bpf.Stats, streams []Stream, e
 	}
 	res.Record = runs.Record{Path: r.dir.Path(), Verdict: string(verdict), Records: sum.Records + 1, Lost: sum.Lost, Findings: why, Tier: r.tier()}
 	return sum
+}
+
+// kernelCounts are the sensor's totals. Without one they are not zero but absent.
+func (r *Run) kernelCounts(s *bpf.Stats) []trace.Count {
+	if r.sensor == nil {
+		return nil
+	}
+	return counts(*s, r.plan.Syscalls)
 }
 
 // counts are the kernel's totals for the summary; each tells every call apart.

@@ -16,8 +16,11 @@ import (
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/runs"
+	"github.com/agentguard/agentguard/internal/testenv"
+	"github.com/agentguard/agentguard/policy"
 	initproc "github.com/agentguard/agentguard/supervisor/init"
 	"github.com/agentguard/agentguard/trace"
+	"github.com/agentguard/agentguard/trace/seal"
 )
 
 // The exit status is the promise that scripts rely on.
@@ -312,5 +315,43 @@ func TestHeldUntilKilled(t *testing.T) {
 	must(t, killHeld(t.Context(), &d, func() { d.steps = append(d.steps, "let go") }))
 	if want := []string{"condemn", "let go", "wait"}; !slices.Equal(d.steps, want) {
 		t.Errorf("%q, want %q", d.steps, want)
+	}
+}
+
+// Who is told that a run is sealed may do with its record what it likes: it is complete,
+// nobody holds it, and nothing of the run lives.
+func TestSealedIsTheEnd(t *testing.T) {
+	testenv.Root(t)
+	state := t.TempDir()
+	p, err := policy.Merge(policy.Defaults(policy.Context{MemTotal: MemTotal(), Cwd: publicDir(t)}))
+	must(t, err)
+	told := ""
+	res, err := Execute(context.Background(), Config{
+		Policy: p, Argv: []string{"sh", "-c", "setsid sleep 1000 & exit 3"}, Environ: os.Environ(), StateDir: state,
+		Sealed: func(res *Result) {
+			told = res.ID
+			s, err := runs.OpenState(state, os.Getuid())
+			must(t, err)
+			defer s.Close()
+			dir, err := s.Open(res.ID)
+			must(t, err)
+			defer dir.Close()
+			_, err = os.Stat(filepath.Join(res.Record.Path, seal.SealFile))
+			if dir.Live() || err != nil || res.Status != 3 {
+				t.Errorf("live %v, status %d, %v", dir.Live(), res.Status, err)
+			}
+			for _, at := range []string{"/sys/fs/cgroup/*", "/sys/fs/cgroup/*/*"} {
+				lists, _ := filepath.Glob(filepath.Join(at, res.ID+".run", "cgroup.procs"))
+				for _, list := range lists {
+					if b, _ := os.ReadFile(list); len(b) > 0 {
+						t.Errorf("%s: %q", list, b)
+					}
+				}
+			}
+		},
+	})
+	must(t, err)
+	if told != res.ID || res.Error != "" {
+		t.Errorf("told of %q, and it was %q: %s", told, res.ID, res.Error)
 	}
 }

@@ -17,13 +17,14 @@ import (
 // grants are the host paths that a policy names, held by descriptor.
 type grants struct {
 	entries []Entry
-	owner   *Opened      // of the identity: the workspace, else the first writable mount
-	dir     string       // where the command starts, inside
-	sockets []hostSocket // found in the grants
-	guarded []guarded    // paths that are compared when the run has ended
-	walked  bool         // all of the grants was searched for them
-	secrets []hostSocket // credential files in toolchains, masked as sockets are
-	found   findings     // of toolchains and caches
+	owner   *Opened       // of the identity: the workspace, else the first writable mount
+	dir     string        // where the command starts, inside
+	sockets []hostSocket  // found in the grants
+	guarded []guarded     // paths that are compared when the run has ended
+	trees   []guardedTree // and directories with all that is below them, in a run without mounts
+	walked  bool          // all of the grants was searched for them
+	secrets []hostSocket  // credential files in toolchains, masked as sockets are
+	found   findings      // of toolchains and caches
 }
 
 // openGrants opens everything that the policy grants with the caller's ids.
@@ -243,6 +244,28 @@ func openSystem() (opened []Opened, links map[string]string, err error) {
 		}
 	}
 	return opened, links, nil
+}
+
+// openDevices opens the nodes of /dev that every run has, for views in which none can be
+// made: in a user namespace a new node leads nowhere. What the host has not is not inside.
+func openDevices() (opened []Opened, err error) {
+	for _, d := range devices {
+		name := "/dev/" + d.name
+		fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		o := Opened{File: os.NewFile(uintptr(fd), name), Path: name}
+		if err := unix.Fstat(fd, &o.Stat); err != nil {
+			return opened, errors.Join(os.NewSyscallError("fstat", err), o.File.Close())
+		}
+		if o.Stat.Mode&unix.S_IFMT == unix.S_IFCHR && o.Stat.Rdev == unix.Mkdev(d.major, d.minor) {
+			opened = append(opened, o)
+		} else if err := o.File.Close(); err != nil { // something else by that name
+			return opened, err
+		}
+	}
+	return opened, nil
 }
 
 // readLink reads the target of a link held O_PATH.

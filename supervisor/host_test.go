@@ -113,3 +113,24 @@ func TestBuildInfo(t *testing.T) {
 		t.Errorf("RAM of %d bytes", n)
 	}
 }
+
+// A crash stays inside only where neither a helper nor a socket of the host's is told.
+func TestCrashes(t *testing.T) {
+	for _, c := range []struct {
+		pattern string
+		noLimit bool
+		want    string
+	}{
+		{"core\n", true, ""},
+		{"|/usr/lib/systemd/systemd-coredump %P\n", false, ""},
+		{"|/usr/lib/systemd/systemd-coredump %P\n", true, "helper"},
+		{"@@/run/systemd/coredump\n", false, "socket"},
+		{"@/run/coredump.socket\n", true, "socket"},
+		{"", true, ""},
+	} {
+		got := crashes([]byte(c.pattern), c.noLimit)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%q, no limit %v: %q", c.pattern, c.noLimit, got)
+		}
+	}
+}

@@ -29,12 +29,13 @@ const (
 // chooseIdentity decides who the command runs as: the owner of the workspace
 // when the caller may act as that user, else a uid of the run's own when
 // caller and owner are root (Own; the uid itself is taken later).
-func chooseIdentity(p *policy.Policy, c Caller, owner *Opened) (Identity, error) {
+// In a user namespace of its own there is nobody but the caller.
+func chooseIdentity(p *policy.Policy, c Caller, owner *Opened, mode string) (Identity, error) {
 	if p.User.Value != "" {
-		return namedIdentity(p.User, c)
+		return namedIdentity(p.User, c, mode)
 	}
 	switch {
-	case c.UID != 0:
+	case c.UID != 0 || mode == ModeUserNS:
 		return Identity{UID: c.UID, GID: c.GID, Why: "the caller"}, nil
 	case owner != nil && owner.Stat.Uid != 0:
 		uid := int(owner.Stat.Uid)
@@ -43,7 +44,7 @@ func chooseIdentity(p *policy.Policy, c Caller, owner *Opened) (Identity, error)
 	return Identity{Own: true, Why: "a uid of the run's own"}, nil
 }
 
-func namedIdentity(t policy.Text, c Caller) (Identity, error) {
+func namedIdentity(t policy.Text, c Caller, mode string) (Identity, error) {
 	clause := clauseText("process.user", t.Source)
 	uid, err := strconv.Atoi(t.Value)
 	if err != nil || uid < 0 || uid >= 1<<31 {
@@ -52,7 +53,7 @@ func namedIdentity(t policy.Text, c Caller) (Identity, error) {
 	if uid >= GuardianUID && uid <= dialUID {
 		return Identity{}, &Refusal{What: fmt.Sprintf("user ids %d to %d are for runs without a user of their own", GuardianUID, dialUID), Clause: clause, Remedy: "leave --user out to get one"}
 	}
-	if c.UID != 0 && c.UID != uid {
+	if (c.UID != 0 || mode == ModeUserNS) && c.UID != uid {
 		return Identity{}, &Refusal{
 			What: fmt.Sprintf("user %d may not run commands as user %d", c.UID, uid), Clause: clause,
 			Remedy: "remove --user, or call as root itself",

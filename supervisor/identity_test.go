@@ -40,7 +40,7 @@ func TestChooseIdentity(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &policy.Policy{User: policy.Text{Value: c.user, Source: lineOf(1)}}
-			got, err := chooseIdentity(p, c.caller, c.owner)
+			got, err := chooseIdentity(p, c.caller, c.owner, ModeRoot)
 			if c.err != "" {
 				if r := refusal(t, err); !strings.HasPrefix(err.Error(), c.err) || r.Status != 0 {
 					t.Errorf("%v, want %s", err, c.err)

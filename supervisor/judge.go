@@ -15,8 +15,9 @@ import (
 )
 
 // judge says which layer refused a call, and what would allow it. The filter
-// is ours, so its answer is certain; a read-only mount is the only source of
-// EROFS inside; the rest is inferred from the errno and the plan.
+// is ours, so its answer is certain; a read-only mount of the view is the only source
+// of EROFS but for a file system of the host's that is read-only itself; the rest is
+// inferred from the errno and the plan.
 func (r *recorder) judge(b *bpf.Event) {
 	e := &r.ev
 	e.Verdict, e.Certainty = trace.VerdictDeny, trace.Inferred
@@ -24,15 +25,12 @@ func (r *recorder) judge(b *bpf.Event) {
 		r.judgeLandlock(&b.Call.Refused)
 		return
 	}
-	if errno := seccompErrno(b, r.plan.SeccompExtra); errno != 0 && errno == e.Errno {
-		e.Layer, e.Certainty, e.Rule, e.RuleSource = trace.LayerSeccomp, trace.Certain, "process.seccomp_allow", "default"
-		if seccomp.Permissible(e.Syscall) {
-			e.Remedy = "process.seccomp_allow: [" + e.Syscall + "] in a policy file"
-		}
+	if errno := seccompErrno(b, r.plan); errno != 0 && errno == e.Errno {
+		r.judgeFilter(b)
 		return
 	}
 	switch {
-	case e.Errno == int32(unix.EROFS):
+	case e.Errno == int32(unix.EROFS) && !r.granted(e):
 		e.Layer, e.Certainty = trace.LayerMount, trace.Certain
 	case e.Kind == trace.KindConnect || e.Kind == trace.KindSend || e.Kind == trace.KindBind || e.Kind == trace.KindSocket:
 		r.judgeSocket(b)
@@ -189,9 +187,60 @@ func remedyOf(e *trace.Event) string {
 }
 
 // seccompErrno is what the run's filter answers to the call, or 0.
-func seccompErrno(b *bpf.Event, extra []string) int32 {
+func seccompErrno(b *bpf.Event, plan *Plan) int32 {
 	if b.Flags&bpf.Compat != 0 {
 		return 0
 	}
-	return int32(seccomp.Decide(b.NR, b.Call.Args, extra).Errno())
+	filter := plan.seccomp()
+	if plan.Notify {
+		return int32(filter.DecideNotified(b.NR, b.Call.Args).Errno())
+	}
+	return int32(filter.Decide(b.NR, b.Call.Args).Errno())
+}
+
+// judgeFilter names the clause of what the filter refuses.
+func (r *recorder) judgeFilter(b *bpf.Event) {
+	e := &r.ev
+	e.Layer, e.Certainty, e.Rule, e.RuleSource = trace.LayerSeccomp, trace.Certain, clauseSeccomp, "default"
+	switch r.plan.seccomp().RefusedBy(b.NR, b.Call.Args) {
+	case seccomp.BySharing:
+		if e.Rule, e.Remedy = sharedClause(e), helperRemedy; e.Rule == gapMetadata {
+			e.Remedy = r.metadataRemedy()
+		}
+	case seccomp.ByTable:
+		if seccomp.Permissible(e.Syscall) {
+			e.Remedy = clauseSeccomp + ": [" + e.Syscall + "] in a policy file"
+		}
+	}
+}
+
+// metadataRemedy is what would let the command change a file's metadata by its path. Where it
+// may write, that is done for it ([notifier.instead]), but for what no other grant changes.
+func (r *recorder) metadataRemedy() string {
+	e := r.ev
+	if e.Kind = trace.KindChmod; r.plan.Notify && len(e.Path) > 0 && !r.granted(&e) {
+		if within(string(e.Path), "/proc") { // no directory of anybody's
+			return ""
+		}
+		return remedyOf(&e)
+	}
+	return "--allow-gap " + gapMetadata
+}
+
+// sharedClause is what a run lacks that shares the host's namespaces, so that its filter
+// refuses the call.
+func sharedClause(e *trace.Event) string {
+	switch e.Kind {
+	case trace.KindSocket:
+		return "network.namespace"
+	case trace.KindChmod, trace.KindChown, trace.KindSetxattr:
+		return gapMetadata
+	}
+	switch e.Syscall {
+	case "utimensat", "utime", "utimes", "futimesat", "file_setattr":
+		return gapMetadata
+	case "ioctl":
+		return "filesystem.attributes"
+	}
+	return "process.namespaces"
 }

@@ -51,6 +51,7 @@ func TestJudge(t *testing.T) {
 		{"creation", onPath(unix.SYS_OPENAT, unix.EROFS, "/srv/ro/new", unix.O_WRONLY|unix.O_CREAT), trace.KindCreate, trace.LayerMount, true, roClause, "p.yaml:4:3", "--rw /srv/ro"},
 		{"mkdir", onPath(unix.SYS_MKDIRAT, unix.EACCES, "/srv/ro/d", 0), trace.KindMkdir, trace.LayerLandlock, false, roClause, "p.yaml:4:3", "--rw /srv/ro"},
 		{"unlink", onPath(unix.SYS_UNLINKAT, unix.EROFS, "/srv/ro/d", 0), trace.KindUnlink, trace.LayerMount, true, roClause, "p.yaml:4:3", "--rw /srv/ro"},
+		{"granted for writing, on a read-only file system of the host's", onPath(unix.SYS_OPENAT, unix.EROFS, "/srv/ws/x", unix.O_WRONLY), trace.KindOpen, trace.LayerDAC, false, wsClause, "default", ""},
 		{"a part of every run's view", onPath(unix.SYS_OPENAT, unix.EROFS, "/usr/lib/x", unix.O_WRONLY), trace.KindOpen, trace.LayerMount, true, roClause, "default", ""},
 		{"nothing but an errno", denied(unix.SYS_SETPRIORITY, unix.EACCES), trace.KindDeny, trace.LayerDAC, false, "", "", ""},
 		{"chmod of what is another's", onPath(unix.SYS_FCHMODAT, unix.EPERM, "/srv/ws/x", 0), trace.KindChmod, trace.LayerDAC, false, wsClause, "default", ""},
@@ -108,7 +109,7 @@ func TestJudgeByPlan(t *testing.T) {
 	}
 	for nr := range 450 {
 		name := seccomp.Name(nr)
-		if !seccomp.Permissible(name) || seccomp.Decide(nr, [6]uint64{}, nil).Errno() != unix.EPERM {
+		if !seccomp.Permissible(name) || (seccomp.Config{}).Decide(nr, [6]uint64{}).Errno() != unix.EPERM {
 			continue
 		}
 		plan.SeccompExtra = []string{name}

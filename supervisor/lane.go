@@ -58,12 +58,15 @@ func (r *Run) beside(list []step) *lane {
 }
 
 // wait waits for the end of one step and returns the first error up to it. A
-// nil lane has nothing to wait for.
+// nil lane, and one without the step, has nothing to wait for.
 func (l *lane) wait(name string) error {
 	if l == nil {
 		return nil
 	}
 	i := slices.IndexFunc(l.list, func(s step) bool { return s.name == name })
+	if i < 0 {
+		return nil
+	}
 	<-l.ended[i]
 	return l.errs[i]
 }

@@ -86,10 +86,10 @@ func (r *Run) recordError(err error) error {
 // makeLeaf makes the run's cgroup under a lock that tells other supervisors
 // that it is in use.
 func (r *Run) makeLeaf() error {
-	if err := os.MkdirAll(filepath.Dir(lockPath(runtimeDir(), "x")), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(lockPath(r.runtime, "x")), 0o700); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(lockPath(runtimeDir(), r.id), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	lock, err := os.OpenFile(lockPath(r.runtime, r.lease), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -99,8 +99,15 @@ func (r *Run) makeLeaf() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return os.NewSyscallError("flock", err)
 	}
-	p := r.cfg.Policy
-	r.leaf, err = r.host.parent.New(r.id, cgroup.Limits{Memory: limit(p.MaxMemory), Tasks: limit(p.MaxTasks)}, 1)
+	if r.ahead {
+		if _, err := lock.WriteString(reserveMark); err != nil {
+			return err
+		}
+	}
+	if r.host.parent == nil {
+		return nil
+	}
+	r.leaf, err = r.host.parent.New(r.lease, r.leafLimits(), 1)
 	if err != nil {
 		return fmt.Errorf("the run's cgroup: %w", err)
 	}
@@ -150,14 +157,11 @@ func (r *Run) openViews() error {
 // startSensor begins to observe the leaf.
 func (r *Run) startSensor() error {
 	r.mono, r.wall = bootTime(), time.Now()
+	r.freezer.leaf = r.leaf
 	if r.host.programs == nil { // a gap: the plan refuses it, or it was accepted
 		return nil
 	}
-	cfg := bpf.RunConfig{
-		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy),
-		RingBytes: r.cfg.ringBytes, ControlBytes: r.cfg.roomBytes, ChangesOnly: r.cfg.Policy.TraceFiles.Value == "changes", Position: func() uint64 { return r.rec.w.Seq() },
-	}
-	r.freezer.leaf = r.leaf
+	cfg := r.sensorConfig()
 	if throttled(r.cfg.Policy) {
 		cfg.Freeze = func(on bool) error { return r.freezer.set(freezeLoss, on) }
 	}
@@ -170,6 +174,20 @@ func (r *Run) startSensor() error {
 	return nil
 }
 
+// leafLimits are those that the run's cgroup keeps.
+func (r *Run) leafLimits() cgroup.Limits {
+	p := r.cfg.Policy
+	return cgroup.Limits{Memory: limit(p.MaxMemory), Tasks: limit(p.MaxTasks), Rates: r.cfg.Rates}
+}
+
+func (r *Run) sensorConfig() bpf.RunConfig {
+	r.freezer.leaf = r.leaf
+	return bpf.RunConfig{
+		CgroupID: r.leaf.ID(), DenyListen: denyListen(r.cfg.Policy), Egress: wantsEgress(r.cfg.Policy),
+		RingBytes: r.cfg.ringBytes, ControlBytes: r.cfg.roomBytes, ChangesOnly: r.cfg.Policy.TraceFiles.Value == "changes", Position: func() uint64 { return r.rec.w.Seq() },
+	}
+}
+
 // bootTime is now on CLOCK_BOOTTIME, in nanoseconds.
 func bootTime() uint64 {
 	var ts unix.Timespec
@@ -179,13 +197,17 @@ func bootTime() uint64 {
 	return uint64(ts.Nano())
 }
 
-func bootID() (string, error) {
+// bootID is the kernel's name of this boot (proc_sys_kernel(5)).
+var bootID = sync.OnceValues(func() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || len(b) < 36 {
+	if err == nil && len(b) < 36 {
+		err = fmt.Errorf("%q", b)
+	}
+	if err != nil {
 		return "", fmt.Errorf("boot id: %w", err)
 	}
 	return string(b[:36]), nil
-}
+})
 
 // birth clones PID 1 and PID 2 and looks from outside at what they are in.
 func (r *Run) birth() error {
@@ -196,11 +218,14 @@ func (r *Run) birth() error {
 	r.stdio = s
 	r.release.push("stdio", s.Close)
 	err = r.clone(r.leaf.Dir())
-	if errors.Is(err, initproc.ErrDied) {
+	if errors.Is(err, initproc.ErrDied) && r.leaf != nil {
 		// Some kernels kill at once what is cloned into a cgroup when the
 		// caller's own cgroup was killed before; writing cgroup.procs works.
 		r.cfg.Log.Warn().Msg("birth inside the cgroup failed; joining it by cgroup.procs")
 		err, r.joined = r.cloneAndJoin(), true
+	}
+	if err == nil {
+		err = r.startMeter()
 	}
 	return errors.Join(err, r.checkNamespaces())
 }
@@ -220,11 +245,14 @@ func (r *Run) makeMaterials() error {
 }
 
 func (r *Run) prepareMaterials() (materials, error) {
+	if r.host.Info.shared() {
+		return r.sharedMaterials()
+	}
 	m := materials{filter: r.filter}
 	var userns *os.File
 	if r.uid != nil && hasIDMap(r.plan.View) {
 		var err error
-		if userns, err = r.uid.userns(runtimeDir()); err != nil && needsIDMap(r.plan.View) {
+		if userns, err = r.uid.userns(r.runtime); err != nil && needsIDMap(r.plan.View) {
 			return m, &Refusal{
 				What: "a directory of root's cannot be shown writable to the run's own user", Err: err,
 				Remedy: "use --mode ro, or give the directory to a user (chown); user.max_user_namespaces must not be 0",
@@ -258,11 +286,14 @@ func hasIDMap(view []Entry) bool {
 const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
 
 func (r *Run) clone(into *os.File) error {
+	if r.host.Info.shared() {
+		return r.cloneShared(into)
+	}
 	flags := uintptr(namespaces)
 	if slices.Contains(seams(), "netns") {
 		flags &^= unix.CLONE_NEWNET
 	}
-	start, g := initproc.Start, guardian{uid: GuardianUID, filter: seccomp.InitFilter(), loUp: flags&unix.CLONE_NEWNET != 0}
+	start, g := initproc.Start, guardian{mode: r.host.Info.Mode, uid: GuardianUID, filter: seccomp.InitFilter(), loUp: flags&unix.CLONE_NEWNET != 0}
 	if r.tty != nil {
 		g.terminal = r.tty.pty.Slave
 	}
@@ -273,7 +304,7 @@ func (r *Run) clone(into *os.File) error {
 		Cgroup: into, Flags: flags,
 		Stdin: r.stdio.childIn, Stdout: r.stdio.childOut, Stderr: r.stdio.childErr, Terminal: r.tty != nil,
 		Guardian: g.program(), Stopped: r.noteStop,
-		FallbackExe: filepath.Join(runtimeDir(), "init"),
+		FallbackExe: filepath.Join(r.runtime, "init"),
 	})
 	if err != nil {
 		return err
@@ -305,7 +336,7 @@ func (r *Run) killAll() error {
 	defer cancel()
 	err := errors.Join(r.proc.Hangup(), r.proc.Kill(), r.leaf.Kill(ctx))
 	if err == nil { // else PID 1 may be in a wait that nothing ends
-		err = r.proc.Reap()
+		err = errors.Join(r.proc.Reap(), r.endOrphans())
 	}
 	err = errors.Join(err, r.proc.Close())
 	r.proc = nil

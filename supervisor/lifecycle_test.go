@@ -27,7 +27,9 @@ func holdLock() {
 		err = unix.Flock(int(heldLock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	fmt.Println("held", err == nil)
-	select {}
+	for {
+		_ = unix.Pause() // select{} would be a deadlock to the runtime, which ends the process
+	}
 }
 
 // A run is alive as long as its supervisor holds the lock, however that ends.
@@ -146,6 +148,7 @@ func TestExplain(t *testing.T) {
 		{&initproc.StepError{Step: step("exec", 0), Errno: syscall.E2BIG}, 126, `$'pro\x1bgram' could not be executed: argument list too long`},
 		{&initproc.StepError{Step: step("mount", 0), Errno: syscall.EPERM}, 125, "the envelope could not be put on: mount: the call: operation not permitted; nothing was run; see agentguard doctor"},
 		{&initproc.StepError{Step: step("canary", int(syscall.EPERM)), Errno: syscall.ERANGE}, 125, "the canary found a layer that does not bite: canary: the call was allowed, and must be refused; nothing was run; see agentguard doctor"},
+		{errors.Join(&initproc.StepError{Step: &initproc.Step{Stage: "guardian", Label: loSocketLabel}, Errno: syscall.EPERM}, other), 125, "a program that is not of this agentguard's guards the cgroup of all runs, and refuses sockets in it: guardian: socket(AF_INET, SOCK_DGRAM): operation not permitted; nothing was run; another agentguard"},
 		{fmt.Errorf("wrapped: %w", &initproc.StepError{Step: step("exec", 0), Errno: syscall.ENOENT}), 127, "was not found inside"},
 		{other, 125, "anything else"},
 	} {

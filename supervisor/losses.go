@@ -35,7 +35,7 @@ func (r *Run) startDying(cfg initproc.Config) (p *initproc.Process, err error) {
 // lossy reports whether something is known to be missing from the record.
 // Programs that the kernel skipped are not: they bound what may be missing.
 func (r *Run) lossy() bool {
-	if r.rec.w.Lost() > 0 || r.rec.blind.Load() {
+	if r.rec.w.Lost() > 0 || r.rec.blind.Load() || r.asked.tooMany() {
 		return true
 	}
 	if r.sensor == nil {

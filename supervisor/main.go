@@ -20,6 +20,7 @@ var mainCalled atomic.Bool
 // refuses them.
 func Main() {
 	mainCalled.Store(true)
+	comeBack()
 	if len(os.Args) == 2 && os.Args[1] == netguard.Mode {
 		os.Exit(netguard.Main())
 	}

@@ -13,6 +13,17 @@ const (
 	defaultSlack = 50000
 )
 
+// Hurry is for a process that is about to ask for a run and does little else: it lets the
+// runtime's monitor sleep longer, as Execute does, until it is told that the hurry is over.
+// Execute ends it as well.
+func Hurry(on bool) {
+	if on {
+		slowMonitor(launchSlack)
+	} else {
+		slowMonitor(defaultSlack)
+	}
+}
+
 // slowMonitor lets Go's monitor thread (sysmon in runtime/proc.go) sleep
 // longer. While goroutines run it looks every 20 us, which the slack makes 70,
 // whether one has been in a system call for that long and another needs its

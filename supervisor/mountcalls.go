@@ -23,8 +23,12 @@ func newFS(kind string, attrs int, options ...string) (*os.File, error) {
 	}
 	defer unix.Close(fs)
 	for _, o := range options {
-		key, value, _ := strings.Cut(o, "=")
-		if err := unix.FsconfigSetString(fs, key, value); err != nil {
+		key, value, ok := strings.Cut(o, "=")
+		set := func() error { return unix.FsconfigSetString(fs, key, value) }
+		if !ok {
+			set = func() error { return unix.FsconfigSetFlag(fs, key) }
+		}
+		if err := set(); err != nil {
 			return nil, fmt.Errorf("fsconfig %s %s: %w", kind, o, err)
 		}
 	}

@@ -84,9 +84,16 @@ const ttyGroup = 5
 
 // newDevpts makes a detached instance of the terminals' file system: names and
 // numbers of its own (Documentation/filesystems/devpts.rst).
-func newDevpts() (*os.File, error) {
-	return newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=0620", "ptmxmode=0666",
-		fmt.Sprintf("gid=%d", ttyGroup), fmt.Sprintf("max=%d", maxPtys))
+// In a user namespace that has no such group, they belong to the caller's.
+func newDevpts(mode string) (*os.File, error) {
+	if mode == ModeLandlock { // the host's: ptmx lies beside it, and leads to it
+		return os.OpenFile("/dev", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	options := []string{"mode=0620", "ptmxmode=0666", fmt.Sprintf("max=%d", maxPtys)}
+	if mode != ModeUserNS {
+		options = append(options, fmt.Sprintf("gid=%d", ttyGroup))
+	}
+	return newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, options...)
 }
 
 // tmpfsLimit writes a limit as tmpfs takes it: 0 means none (tmpfs(5)).
@@ -158,7 +165,7 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 		err = m.placeCow(p, e, userns)
 	case "devpts":
 		if m.mounts[e.At] == nil {
-			m.mounts[e.At], err = newDevpts()
+			m.mounts[e.At], err = newDevpts(p.Host.Mode)
 		}
 	}
 	return err
@@ -166,6 +173,9 @@ func (m *mountSet) place(p *Plan, e *Entry, leaf map[string]*os.File, userns *os
 
 func (m *mountSet) placeBind(e *Entry, userns *os.File) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if e.Access == "device" { // a node of the host's
+		attr.Attr_set = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
+	}
 	if e.Access != "rw" {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
@@ -200,7 +210,7 @@ func (m *mountSet) placeScratch(p *Plan, e *Entry) error {
 		return err
 	}
 	uid, gid := 0, 0
-	if e.Mode&unix.S_ISVTX == 0 {
+	if e.Mode&unix.S_ISVTX == 0 || p.Host.Mode == ModeUserNS { // where there is no root
 		uid, gid = p.Identity.UID, p.Identity.GID
 	}
 	if err := unix.Fchownat(int(m.scratch.Fd()), e.From, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {

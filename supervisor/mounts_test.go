@@ -62,7 +62,7 @@ func (e *envelope) decide(t *testing.T) error {
 	g, err := openGrants(e.policy, Caller{UID: os.Getuid()}, nil)
 	must(t, err)
 	t.Cleanup(func() { closeGrants(t, g) })
-	filter, err := seccomp.Filter(nil)
+	filter, err := (seccomp.Config{}).Filter()
 	must(t, err)
 	e.plan, err = newPlan(planInput{
 		policy: e.policy, host: e.host, grants: g, argv: []string{"/bin/sh", "-s"}, identity: e.identity,
@@ -104,7 +104,7 @@ func (e *envelope) start(t *testing.T, script string) (string, error) {
 	var err error
 	m.ruleset, err = m.mounts.ruleset(e.plan.LandlockABI)
 	must(t, err)
-	m.filter, err = seccomp.Filter(nil)
+	m.filter, err = (seccomp.Config{}).Filter()
 	must(t, err)
 	defer func() { must(t, m.Close(), m.Close()) }()
 	inR, inW, err := os.Pipe()

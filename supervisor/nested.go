@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/mountinfo"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -21,12 +21,12 @@ const maxNested = 32
 // one file system; what the host has mounted in the tree is put over it again,
 // directories copy-on-write as well, files read-only. What the caller may not
 // open stays the empty directory that lies below.
-func (g *grants) nest(mountinfo []byte, c Caller) error {
+func (g *grants) nest(table []byte, c Caller) error {
 	for i := range len(g.entries) {
 		if g.entries[i].Op != "cow" {
 			continue
 		}
-		places, err := mountsBelow(&g.entries[i], mountinfo)
+		places, err := mountsBelow(&g.entries[i], table)
 		if err != nil {
 			return err
 		}
@@ -41,20 +41,16 @@ func (g *grants) nest(mountinfo []byte, c Caller) error {
 }
 
 // mountsBelow lists where something is mounted below a grant, parents first as
-// mountinfo has them.
-func mountsBelow(e *Entry, mountinfo []byte) ([]string, error) {
+// the table has them.
+func mountsBelow(e *Entry, table []byte) ([]string, error) {
 	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(e.open.File.Fd())))
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	seen := map[string]bool{}
-	for line := range bytes.Lines(mountinfo) {
-		fields := strings.SplitN(string(line), " ", 6)
-		if len(fields) < 6 || !strings.HasPrefix(fields[4], "/") {
-			continue
-		}
-		at := unescapeMount(fields[4])
+	for m := range mountinfo.All(table) {
+		at := m.Point
 		if at == real || !within(at, real) || seen[at] {
 			continue
 		}

@@ -32,7 +32,7 @@ type network struct {
 	seen    destinations
 
 	leaf    *cgroup.Leaf
-	limited chan error // nil once the process is under its limits
+	limited func() error // puts the process under its limits, once
 }
 
 // networkGrace is how long the dialling process may take to report what it
@@ -48,16 +48,13 @@ func (r *Run) startDialler() error {
 	if err := r.born.wait("cgroup"); err != nil { // the lock, without which a leaf is swept
 		return err
 	}
-	n := &network{limited: make(chan error, 1)}
+	n := &network{}
 	r.net = n
 	r.release.push("network", n.close)
-	parent, err := r.host.layout.Parent(parentName() + cgroup.NetSuffix)
-	if err != nil {
+	if err := r.boundDialler(); err != nil {
 		return err
 	}
-	if n.leaf, err = parent.New(r.id, cgroup.Limits{Memory: dialMemory, Tasks: dialTasks}, 0); err != nil {
-		return err
-	}
+	var err error
 	cfg := r.plan.Egress.dialConfig(r.caller, r.plan.IPv6, seccomp.DialFilter())
 	if n.process, err = netguard.Start(cfg, dialIdentity(r.caller)); err != nil {
 		return err
@@ -65,20 +62,38 @@ func (r *Run) startDialler() error {
 	if n.brokers, err = r.openBrokerage(); err != nil {
 		return err
 	}
-	go func() { n.limited <- n.join() }()
+	n.limited = sync.OnceValue(n.join)
+	go func() { _ = n.limited() }()
 	return nil
+}
+
+// boundDialler makes the cgroup of the process that dials. A user without root has none
+// for it: what bounds it is its own limit of memory (internal/netguard), and the caller's.
+func (r *Run) boundDialler() error {
+	if r.host.Info.Mode != ModeRoot {
+		return nil
+	}
+	parent, err := r.host.layout.Parent(parentName() + cgroup.NetSuffix)
+	if err != nil {
+		return err
+	}
+	r.net.leaf, err = parent.New(r.lease, cgroup.Limits{Memory: dialMemory, Tasks: dialTasks}, 0)
+	return err
 }
 
 // loadEdge loads the look-up program, which is attached to nothing yet.
 func (r *Run) loadEdge() (err error) {
 	if !r.plan.Egress.PerAddress {
-		r.net.edge, err = bpf.NewEdge(r.plan.Egress.rules())
+		r.net.edge, err = bpf.NewEdge(r.plan.Egress.rules)
 	}
 	return err
 }
 
 // join puts the processes under their limits.
 func (n *network) join() error {
+	if n.leaf == nil {
+		return nil
+	}
 	err := n.leaf.Join(n.process.Pid())
 	if n.brokers != nil {
 		err = errors.Join(err, n.leaf.Join(n.brokers.process.Pid()))
@@ -112,7 +127,7 @@ func (r *Run) openNetwork() error {
 	if err := r.attachEdge(); err != nil {
 		return err
 	}
-	if err := <-n.limited; err != nil { // before it reads anything of the run's
+	if err := n.limited(); err != nil { // before it reads anything of the run's
 		return fmt.Errorf("the limits of the network process: %w", err)
 	}
 	if n.brokers != nil {
@@ -139,7 +154,7 @@ func (r *Run) openNetwork() error {
 // attachEdge puts both layers' rules in force, and sees that the look-up program is.
 func (r *Run) attachEdge() error {
 	if r.sensor != nil {
-		if err := r.sensor.Allow(r.plan.Egress.rules()); err != nil {
+		if err := r.sensor.Allow(r.plan.Egress.rules); err != nil {
 			return err
 		}
 	}
@@ -261,6 +276,9 @@ func (n *network) limits() map[string]int64 {
 // close releases everything; what a failed start has left too.
 func (n *network) close() error {
 	n.ended.Store(true)
+	if n.limited != nil {
+		_ = n.limited() // it knows processes by their numbers, which others have after them
+	}
 	errs := []error{n.brokers.close()}
 	if n.process != nil {
 		errs = append(errs, n.process.Close(networkGrace))

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/outer"
 	"github.com/agentguard/agentguard/trace"
 )
 
@@ -101,11 +102,7 @@ func (w *walk) start() error {
 func (w *walk) next() error {
 	name := w.rest[0]
 	w.rest = w.rest[1:]
-	// RESOLVE_NO_MAGICLINKS is implied by O_NOFOLLOW for the last component;
-	// it is given for what a file system of links (procfs) could still do.
-	fd, err := unix.Openat2(int(w.dir.Fd()), name, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := openComponent(int(w.dir.Fd()), name)
 	if err != nil {
 		w.stuck = w.here(name)
 		return err
@@ -121,6 +118,19 @@ func (w *walk) next() error {
 	w.dir, w.stat = os.NewFile(uintptr(fd), name), st
 	w.at = append(w.at, name)
 	return old.Close()
+}
+
+// openComponent opens a name of one component, or the link that it is.
+// RESOLVE_NO_MAGICLINKS is implied by O_NOFOLLOW for the last component; it is given for
+// what a file system of links (procfs) could still do. Inside of another run there is
+// no openat2(2): its filter answers ENOSYS, and openat(2) does the same.
+func openComponent(dir int, name string) (int, error) {
+	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_MAGICLINKS})
+	if err == unix.ENOSYS {
+		return unix.Openat(dir, name, flags, 0)
+	}
+	return fd, err
 }
 
 // here is the path of a component, for errors.
@@ -144,6 +154,9 @@ func (w *walk) follow(fd int, name string) error {
 		return fmt.Errorf("readlink: %w", err)
 	}
 	target := string(buf[:n])
+	if err := outer.Owner(int(w.dir.Fd()), &w.stat); err != nil {
+		return err
+	}
 	if w.stat.Uid != 0 || w.stat.Mode&0o022 != 0 { // also not in /tmp: sticky, but the link may be anyone's
 		return errSymlink{w.here(name), target}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/mountinfo"
 )
 
 // localKinds are file systems whose look-ups end: they ask a disk or memory,
@@ -47,7 +49,7 @@ func (c Caller) Outside(limit time.Duration) func(path string) string {
 	}
 }
 
-func lookOutside(mounts []mount, path string) string {
+func lookOutside(mounts []mountinfo.Mount, path string) string {
 	at, ok := localMount(mounts, path)
 	if !ok {
 		return ""
@@ -77,17 +79,16 @@ func lookOutside(mounts []mount, path string) string {
 
 // localMount returns the mount that a path lies on. It is not ok when that one,
 // or one on the way to it, is not local.
-func localMount(mounts []mount, path string) (at string, ok bool) {
+func localMount(mounts []mountinfo.Mount, path string) (at string, ok bool) {
 	for _, m := range mounts { // of two at one place the later one is on top
-		point := unescapeMount(m.point)
-		if !within(path, point) {
+		if !within(path, m.Point) {
 			continue
 		}
-		if !localKinds[m.kind] {
+		if !localKinds[m.Kind] {
 			return "", false
 		}
-		if len(point) >= len(at) {
-			at, ok = point, true
+		if len(m.Point) >= len(at) {
+			at, ok = m.Point, true
 		}
 	}
 	return at, ok

@@ -3,10 +3,11 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/agentguard/agentguard/internal/mountinfo"
 	"github.com/agentguard/agentguard/internal/testenv"
 )
 
@@ -56,14 +57,14 @@ func TestOutsideAsTheCaller(t *testing.T) {
 }
 
 func TestLocalMount(t *testing.T) {
-	mounts := parseMounts(strings.NewReader(`1 0 8:1 / / rw - ext4 /dev/sda rw
+	mounts := slices.Collect(mountinfo.All([]byte(`1 0 8:1 / / rw - ext4 /dev/sda rw
 2 1 0:1 / /home rw - nfs4 server:/home rw
 3 2 8:2 / /home/me rw - ext4 /dev/sdb rw
 4 1 8:3 / /srv\040x rw - xfs /dev/sdc rw
 5 1 0:2 / /net rw - autofs map rw
 6 1 8:4 / /mnt rw - ext4 /dev/sdd rw
 7 6 0:3 / /mnt rw - fuse.sshfs host: rw
-`))
+`)))
 	for path, want := range map[string]string{
 		"/etc/passwd": "/", "/home": "", "/home/me/x": "", "/homes": "/", "/srv x/y": "/srv x", "/net/a": "", "/mnt/x": "",
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/landlock"
 	"github.com/agentguard/agentguard/policy"
 )
@@ -34,10 +35,13 @@ type Plan struct {
 	ProcReadOnly []string `json:"proc_read_only"` // parts of /proc that cannot be written
 	ProcMasked   []string `json:"proc_masked"`    // and that are empty
 
+	Sharing *seccomp.Sharing `json:"seccomp_sharing,omitempty"` // of a run that shares the host's namespaces: what the filter lets pass of what it would refuse there
+
 	LandlockABI  int      `json:"landlock_abi"` // 0: the host has no Landlock
 	SeccompExtra []string `json:"seccomp_allow,omitempty"`
 	SeccompHash  string   `json:"seccomp_sha256"`
-	NetBPF       bool     `json:"net_bpf"` // cgroup programs judge the network
+	Notify       bool     `json:"seccomp_notify,omitempty"` // calls are told, and refused, by the filter's listener: there is no sensor
+	NetBPF       bool     `json:"net_bpf"`                  // cgroup programs judge the network
 	DenyListen   bool     `json:"deny_listen,omitempty"`
 	IPv6         bool     `json:"ipv6"`
 
@@ -50,15 +54,22 @@ type Plan struct {
 	Nice        int `json:"nice,omitempty"`          // the caller's; below 0 it is set to 0
 	OOMScoreAdj int `json:"oom_score_adj,omitempty"` // likewise
 
+	Rates Rates `json:"rates,omitzero"` // what the run's cgroup has from the caller's
+
+	// Lowered says which limits are the caller's own, and where from: "memory: the caller's
+	// cgroup /user.slice".
+	Lowered []string `json:"limits_lowered,omitempty"`
+
 	Syscalls bool   `json:"syscalls"` // counted by number in the record's summary
 	OnLoss   string `json:"on_loss"`  // record, throttle or kill
 
 	Egress *Egress `json:"egress,omitempty"` // nil: nothing but its own loopback
 
-	Gaps   []Gap    `json:"gaps_accepted,omitempty"`
-	Thin   []string `json:"thin,omitempty"` // resources with one layer on this host
-	Canary []Probe  `json:"canary"`
-	Seams  []string `json:"seams,omitempty"` // layers that a test build has switched off
+	Gaps     []Gap     `json:"gaps_accepted,omitempty"`
+	Degraded []Missing `json:"degraded,omitempty"` // what this mode lacks although nobody gave it up
+	Thin     []string  `json:"thin,omitempty"`     // resources with one layer on this host
+	Canary   []Probe   `json:"canary"`
+	Seams    []string  `json:"seams,omitempty"` // layers that a test build has switched off
 
 	sources map[string]string // of limits, for the record
 }
@@ -86,15 +97,6 @@ type Rlimit struct {
 	resource int
 }
 
-// Gap is a clause or guarantee that has no layer on this host, or that this
-// version cannot enforce.
-type Gap struct {
-	Clause  string `json:"clause"`  // dotted key of the policy, or "record"
-	Missing string `json:"missing"` // the mechanism, in a phrase
-	Remedy  string `json:"remedy"`  // what would change it
-	Source  string `json:"source"`  // FILE:LINE:COL, "flag --ro" or "default"
-}
-
 // Probe is one call of the canary and the errno that it was refused with.
 type Probe struct {
 	Layer string `json:"layer"` // that must refuse it
@@ -116,21 +118,21 @@ type planInput struct {
 	filter   []byte // seccomp, assembled
 	terminal bool   // the caller's terminal is handed on
 	rlimits  []Rlimit
+	rates    Rates
 	brokers  []Broker
+
+	// Of a run without namespaces.
+	private *private // its directory
+	lost    []Gap    // what of the policy takes mounts
 }
 
 // newPlan decides everything. It makes no system call and changes nothing.
 func newPlan(in planInput) (*Plan, error) {
 	p, h := in.policy, in.host
-	view, err := mergeView(baseView(h.system, h.links, in.identity, wantsEgress(p)), mapGrants(in))
+	view, err := planView(in)
 	if err != nil {
 		return nil, err
 	}
-	masks, err := maskSockets(view, slices.Concat(h.sockets, in.grants.sockets, in.grants.secrets))
-	if err != nil {
-		return nil, err
-	}
-	view = append(view, masks...)
 	nameLayers(view)
 	sum := sha256.Sum256(in.filter)
 	plan := &Plan{
@@ -138,7 +140,7 @@ func newPlan(in planInput) (*Plan, error) {
 		Argv: in.argv, Dir: in.grants.dir, Identity: in.identity, View: view,
 		ProcReadOnly: h.procReadOnly, ProcMasked: h.procMasked,
 		LandlockABI: h.Info.Landlock, SeccompHash: hex.EncodeToString(sum[:]),
-		NetBPF: h.Info.BPF, DenyListen: denyListen(p), IPv6: h.Info.IPv6,
+		Rates: in.rates, Notify: h.notifies(), NetBPF: h.Info.BPF, DenyListen: denyListen(p), IPv6: h.Info.IPv6,
 		Stdin: p.Stdin.Value, Terminal: in.terminal, Nice: h.nice, OOMScoreAdj: h.oomScoreAdj, Syscalls: p.TraceSyscalls, OnLoss: p.OnLoss.Value, Seams: seams(),
 	}
 	for _, s := range p.SeccompAllow {
@@ -147,6 +149,9 @@ func newPlan(in planInput) (*Plan, error) {
 	plan.Env = buildEnv(p, in.environ, view, h.bash, &in.grants.found)
 	if in.terminal {
 		plan.Env = addTerminal(plan.Env, in.environ)
+	}
+	if h.Info.shared() {
+		plan.share(in)
 	}
 	for _, kv := range plan.Env {
 		name, _, _ := strings.Cut(kv, "=")
@@ -158,7 +163,11 @@ func newPlan(in planInput) (*Plan, error) {
 	}
 	plan.Candidates = candidates(in.argv[0], plan.Env)
 	plan.setLimits(p)
+	if h.Info.shared() {
+		plan.shareLimits(h.tasks)
+	}
 	plan.tighten(in.rlimits)
+	plan.tighten(h.rlimits)
 	plan.Upper = chooseUpper(p, h)
 	plan.Thin = thin(h, view)
 	if !in.grants.walked {
@@ -167,11 +176,35 @@ func newPlan(in planInput) (*Plan, error) {
 	if plan.Egress, err = newEgress(&in); err != nil {
 		return nil, err
 	}
-	if plan.Gaps, err = gaps(p, h); err != nil {
+	plan.Thin = append(plan.Thin, plan.sampledThin()...)
+	if plan.Gaps, plan.Degraded, err = gaps(in); err != nil {
 		return nil, err
 	}
+	plan.Degraded = append(plan.Degraded, modeLacks(h, in.grants, in.caller)...)
+	plan.unbound()
 	noteCanary(plan)
 	return plan, nil
+}
+
+// planView is what the command sees.
+func planView(in planInput) ([]Entry, error) {
+	h := in.host
+	if h.Info.shared() {
+		return sharedView(in)
+	}
+	view, err := mergeView(baseView(h.system, h.devices, h.links, in.identity, wantsEgress(in.policy)), mapGrants(in))
+	if err != nil {
+		return nil, err
+	}
+	masks, err := maskSockets(view, slices.Concat(h.sockets, in.grants.sockets, in.grants.secrets))
+	if err != nil {
+		return nil, err
+	}
+	view = append(view, masks...)
+	if h.Info.Mode == ModeUserNS && h.parent == nil { // it has no cgroup to be shown
+		view = slices.DeleteFunc(view, func(e Entry) bool { return e.Op == "cgroup" })
+	}
+	return view, nil
 }
 
 // mapGrants marks the writable mounts that are shown with mapped ids: those
@@ -202,6 +235,16 @@ func limit(l policy.Limit) int64 {
 	return l.N
 }
 
+// lowerRates says which rates are the caller's own.
+func (p *Plan) lowerRates() {
+	if p.Rates.CPU != "" {
+		p.Lowered = append(p.Lowered, "cpu.max "+p.Rates.CPU+": the caller's cgroup "+p.Rates.CPUAt)
+	}
+	if len(p.Rates.IO) > 0 {
+		p.Lowered = append(p.Lowered, "io.max "+strings.Join(p.Rates.IO, ", ")+": the caller's cgroup "+strings.Join(p.Rates.IOAt, ", "))
+	}
+}
+
 func (p *Plan) setLimits(pol *policy.Policy) {
 	p.Limits = Limits{
 		Memory: limit(pol.MaxMemory), Tasks: limit(pol.MaxTasks), CPU: limit(pol.MaxCPU), Wall: limit(pol.MaxWall),
@@ -209,10 +252,21 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 		Counted: pol.CountsOutput(), Sanitize: pol.Terminal.Value != "raw",
 		CutHere: !pol.MaxStdout.Source.IsDefault() && limit(pol.MaxStdout) >= 0, Trace: limit(pol.MaxTraceBytes),
 	}
+	p.cutTrace(p.Host.MaxFileBytes)
 	p.sources = map[string]string{
 		"memory": pol.MaxMemory.Source.String(), "tasks": pol.MaxTasks.Source.String(), "cpu": pol.MaxCPU.Source.String(),
 		"wall": pol.MaxWall.Source.String(), "output": pol.MaxOutputBytes.Source.String(), "stdout": pol.MaxStdout.Source.String(),
+		"files": pol.MaxFiles.Source.String(),
 	}
+	for _, l := range []struct {
+		name string
+		src  policy.Source
+	}{{"memory", pol.MaxMemory.Source}, {"tasks", pol.MaxTasks.Source}} {
+		if l.src.Caller != "" {
+			p.Lowered = append(p.Lowered, l.name+": "+l.src.String())
+		}
+	}
+	p.lowerRates()
 	add := func(name string, resource int, value int64) {
 		if value >= 0 {
 			p.Rlimits = append(p.Rlimits, Rlimit{name, uint64(value), resource})
@@ -229,6 +283,9 @@ func (p *Plan) setLimits(pol *policy.Policy) {
 	add("RLIMIT_FSIZE", unix.RLIMIT_FSIZE, p.fileLimit(limit(pol.MaxFileBytes)))
 	add("RLIMIT_RTPRIO", unix.RLIMIT_RTPRIO, 0)
 	add("RLIMIT_NICE", unix.RLIMIT_NICE, 0)
+	if p.tasksByUser() { // in a namespace where it counts nothing else
+		add("RLIMIT_NPROC", unix.RLIMIT_NPROC, p.Limits.Tasks)
+	}
 	if p.Identity.Own { // counts every task of the uid on the host, so only where the uid is the run's own
 		if n := p.Limits.Tasks; n >= 0 { // a little above pids.max, which counts its refusals and says so
 			add("RLIMIT_NPROC", unix.RLIMIT_NPROC, n+16)
@@ -260,6 +317,12 @@ func (p *Plan) fileLimit(n int64) int64 {
 // thin lists the resources that one layer alone guards on this host.
 func thin(h *Host, view []Entry) []string {
 	var out []string
+	if said := crashes(corePattern(), h.Info.NoCoreLimit); said != "" {
+		out = append(out, said)
+	}
+	if h.Info.shared() {
+		return append(out, "everything: one layer each, Landlock or seccomp")
+	}
 	if h.Info.Landlock == 0 {
 		out = append(out, "files: mount view only (no Landlock)")
 	} else if h.Info.Landlock < 5 {
@@ -274,11 +337,8 @@ func thin(h *Host, view []Entry) []string {
 	if h.Info.BPF && !h.Info.UnixHooks {
 		out = append(out, "unix sockets: connects are not recorded (Linux 6.7)")
 	}
-	if h.Info.BPF && !h.Info.ExecEvents {
+	if h.notifies() || h.Info.BPF && !h.Info.ExecEvents {
 		out = append(out, "code: hashed when it is reported, not before it runs (no fanotify permission events)")
-	}
-	if h.Info.NoCoreLimit && corePiped() {
-		out = append(out, "crashes: the host's core_pattern helper is started for them (RLIMIT_CORE is 0 here, and only 1 would stop that)")
 	}
 	for i := range view {
 		if outer := holder(view, view[i].At); view[i].Access == "ro" && !view[i].system && !view[i].guard && outer != nil && outer.Access == "rw" {
@@ -287,55 +347,6 @@ func thin(h *Host, view []Entry) []string {
 	}
 	if !h.Info.BPF {
 		out = append(out, "network: network namespace only (no cgroup BPF)")
-	}
-	return out
-}
-
-// gaps collects what cannot be enforced and refuses unless each is accepted.
-func gaps(p *policy.Policy, h *Host) ([]Gap, error) {
-	var all []Gap
-	for _, g := range p.Gaps() {
-		all = append(all, Gap{Clause: g.Clause, Missing: g.Missing, Remedy: g.Remedy, Source: g.Source.String()})
-	}
-	all = append(all, hostGaps(p, h)...)
-	var accepted []Gap
-	for _, g := range all {
-		if !p.AcceptsGap(g.Clause) {
-			return nil, &Refusal{What: g.Missing, Clause: g.Clause + " (" + g.Source + ")", Remedy: g.Remedy}
-		}
-		accepted = append(accepted, g)
-	}
-	return accepted, nil
-}
-
-// hostGaps are limits and guarantees that this host has no mechanism for.
-func hostGaps(p *policy.Policy, h *Host) []Gap {
-	var out []Gap
-	add := func(clause string, src policy.Source, missing, remedy string) {
-		out = append(out, Gap{Clause: clause, Source: src.String(), Missing: missing, Remedy: remedy})
-	}
-	if limit(p.MaxMemory) >= 0 && slices.Contains(h.Info.MissingControllers, "memory") {
-		add("process.max_memory_mb", p.MaxMemory.Source, "this host has no memory controller for the run's cgroup",
-			"enable it (cgroup_disable=, systemd Delegate=yes), write `none`, or accept with --allow-gap process.max_memory_mb")
-	}
-	if limit(p.MaxTasks) >= 0 && slices.Contains(h.Info.MissingControllers, "pids") {
-		add("process.max_subprocesses", p.MaxTasks.Source, "this host has no pids controller for the run's cgroup",
-			"enable it, write `none`, or accept with --allow-gap process.max_subprocesses")
-	}
-	if !h.Info.BPF && denyListen(p) {
-		add("network.listen", p.Listen.Source, "binding a socket cannot be refused: "+h.Info.BPFError,
-			"run on a kernel with BPF as root, or accept with --allow-gap network.listen")
-	}
-	if !h.Info.BPF && p.CountsOutput() {
-		add("filesystem.max_output_bytes", p.MaxOutputBytes.Source, "what is written to real directories cannot be counted: "+h.Info.BPFError,
-			"write `none`, make the directories read-only, or accept with --allow-gap filesystem.max_output_bytes")
-	}
-	if missing, remedy := upperGap(p, h); missing != "" {
-		add(clauseUpper, p.Upper.Source, missing, remedy)
-	}
-	if !h.Info.BPF {
-		add("record", policy.Source{}, "the kernel's record cannot be made: "+h.Info.BPFError,
-			"run on a kernel with BPF and BTF as root, or accept a record without events with --allow-gap record")
 	}
 	return out
 }

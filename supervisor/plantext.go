@@ -35,8 +35,13 @@ func (p *Plan) WriteText(w io.Writer) error {
 			row("grant", "%-2s %s%s  [%s]", e.word(), trace.Quote(e.From), shownAt(e), e.Clause)
 		}
 	}
-	row("system", "read-only %s; private /tmp, /var/tmp, /dev/shm, %s", systemList(p.View), Home)
-	row("network", "none but loopback of its own; programs judge: %v; listen: %v", p.NetBPF, !p.DenyListen)
+	if p.Host.shared() {
+		row("system", "read-only %s; HOME and TMPDIR in a directory of the run's own; all else of the host may be looked at, not opened", systemList(p.View))
+		row("network", "no sockets but pairs, and from Landlock ABI 9 on unix sockets of its own")
+	} else {
+		row("system", "read-only %s; private /tmp, /var/tmp, /dev/shm, %s", systemList(p.View), Home)
+		row("network", "none but loopback of its own; programs judge: %v; listen: %v", p.NetBPF, !p.DenyListen)
+	}
 	p.Egress.rows(row)
 	p.limitRows(row)
 	for _, e := range p.Env {
@@ -88,6 +93,9 @@ func (p *Plan) limitRows(row func(name, format string, a ...any)) {
 	l := p.Limits
 	row("limits", "memory %s, tasks %s, cpu %s, wall %s", size(l.Memory), num(l.Tasks), dur(l.CPU), dur(l.Wall))
 	row("", "scratch %s (%s), file limit %s, output kept %s, trace %s", size(l.Output), p.Upper, num(l.Files), size(l.Stdout), size(l.Trace))
+	for _, l := range p.Lowered {
+		row("", "%s", l)
+	}
 	for _, r := range p.Rlimits {
 		row("", "%s %d", r.Name, r.Value)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,16 @@ type materials struct {
 	ruleset *os.File   // nil: the host has no Landlock
 	join    []*os.File // v1 tasks files, and cgroup.procs when the birth was outside
 	filter  []byte     // sock_filter array of the command
+	notify  *os.File   // where PID 2 sends the filter's listener; nil: it has none
 	watch   int        // fanotify group that marks what the process mounts itself
 	watched bool       // there is one
+
+	late      bool // the process was born before its caller was known
+	oneOutput bool // then: stderr is to be what stdout is
+
+	// Of a run without namespaces.
+	outside  int    // O_PATH: a directory that no rule grants, in which everybody may read the file
+	readable string // of this name
 }
 
 // placeholders stand for the materials of a run that will not be: the list of
@@ -47,15 +56,20 @@ func (m *materials) Close() error {
 // empty mount namespace to execve, is the order of the calls in [commandProgram].
 type builder struct {
 	*initproc.Program
-	plan *Plan
-	m    materials
+	plan   *Plan
+	m      materials
+	procfs initproc.Slot // a mounted /proc that waits for its place; see openProc
 }
 
 // commandProgram is the envelope. Read it from top to bottom: this is every
 // system call between birth and the command's first instruction.
 func commandProgram(p *Plan, m materials) *initproc.Program {
+	if p.Host.shared() {
+		return sharedProgram(p, m)
+	}
 	p.Canary = nil // the canary notes its probes as they are added
 	b := &builder{Program: &initproc.Program{}, plan: p, m: m}
+	b.inherit()     // what it has not had from its parent
 	b.descriptors() // nothing but 0, 1, 2 survives execve
 	b.session()     // own session, own cgroup view, default signals
 	if !p.off("mount") {
@@ -63,10 +77,12 @@ func commandProgram(p *Plan, m materials) *initproc.Program {
 		b.proc()       // a /proc of the new PID namespace, its dangerous parts masked
 		b.sealRoot()   // the synthetic root becomes read-only
 	}
-	b.limits()   // resource limits
+	b.limits() // resource limits
+	b.countTasks()
 	b.identity() // ids, groups, capabilities, no_new_privs
 	b.restrict() // Landlock, then seccomp
 	b.canary()   // each layer shows that it bites
+	b.files()    // how many it may have open, which these calls open some of
 	b.exec()     // the command
 	return b.Program
 }
@@ -75,7 +91,11 @@ func commandProgram(p *Plan, m materials) *initproc.Program {
 func noteCanary(p *Plan) {
 	p.Canary = nil
 	b := &builder{Program: &initproc.Program{}, plan: p, m: placeholders(p)}
-	b.canary()
+	if p.Host.shared() {
+		b.sharedCanary()
+	} else {
+		b.canary()
+	}
 }
 
 const cwd = ^uint64(99) // AT_FDCWD (-100)
@@ -93,14 +113,25 @@ func (b *builder) descriptors() {
 // (nohup, shells, a runtime that ignores SIGPIPE), and that survives execve.
 const lastSignal = 64
 
-func (b *builder) session() {
+// joinCgroups enters those that the process was not born in.
+func (b *builder) joinCgroups() {
 	for _, f := range b.m.join {
 		b.Call("cgroup", "write(\"0\") to "+f.Name(), unix.SYS_WRITE, b.File(int(f.Fd())), b.String("0"), initproc.Value(1))
 	}
+}
+
+func (b *builder) session() {
+	b.joinCgroups()
 	if !b.plan.Terminal { // where there is one, PID 1 leads the session that it controls
 		b.Call("session", "setsid()", unix.SYS_SETSID)
 	}
 	b.Call("session", "unshare(CLONE_NEWCGROUP)", unix.SYS_UNSHARE, initproc.Value(unix.CLONE_NEWCGROUP))
+	b.signals()
+	b.Call("session", "sethostname("+Hostname+")", unix.SYS_SETHOSTNAME, b.String(Hostname), initproc.Value(len(Hostname)))
+}
+
+// signals undoes what a caller has ignored or blocked, and its advantage over others.
+func (b *builder) signals() {
 	dfl := b.Bytes(make([]byte, 32)) // struct sigaction of zeros: SIG_DFL
 	for s := 1; s <= lastSignal; s++ {
 		if s != int(unix.SIGKILL) && s != int(unix.SIGSTOP) {
@@ -112,7 +143,6 @@ func (b *builder) session() {
 		b.Call("session", "setpriority(PRIO_PROCESS, 0, 0)", unix.SYS_SETPRIORITY, initproc.Value(unix.PRIO_PROCESS), zero(), zero())
 	}
 	b.Call("session", "sigprocmask(SIG_SETMASK, {})", unix.SYS_RT_SIGPROCMASK, initproc.Value(unix.SIG_SETMASK), dfl, zero(), initproc.Value(8))
-	b.Call("session", "sethostname("+Hostname+")", unix.SYS_SETHOSTNAME, b.String(Hostname), initproc.Value(len(Hostname)))
 }
 
 // ownDir is agentguard's own place in the synthetic root, covered in the end.
@@ -136,6 +166,7 @@ const mountFlagsEmpty = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_P
 
 func (b *builder) attachView() {
 	empty, root := b.String(""), b.String("/")
+	b.openProc(empty)
 	b.Call("mount", "mount / MS_REC|MS_PRIVATE", unix.SYS_MOUNT, zero(), root, zero(), initproc.Value(unix.MS_REC|unix.MS_PRIVATE), zero())
 	b.Call("mount", "move_mount(root, /)", unix.SYS_MOVE_MOUNT, b.File(int(b.m.mounts.root.Fd())), empty, at(), root, initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	b.Call("mount", "fchdir(root)", unix.SYS_FCHDIR, b.File(int(b.m.mounts.root.Fd())))
@@ -221,23 +252,35 @@ var (
 	procMasked   = []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/sysrq-trigger", "/proc/timer_list", "/proc/sched_debug", "/proc/vmallocinfo"}
 )
 
-func (b *builder) proc() {
-	b.Call("proc", "mount proc hidepid=2", unix.SYS_MOUNT, b.String("proc"), b.String("/proc"), b.String("proc"),
-		initproc.Value(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), b.String(fmt.Sprintf("hidepid=2,gid=%d", GuardianUID))) // by default group 0 sees all
-	empty := b.String("")
-	attr := make([]byte, 32) // struct mount_attr
+// userns reports whether the run is made in a user namespace of the supervisor's own.
+func (b *builder) userns() bool { return b.plan.Host.Mode == ModeUserNS }
+
+// readOnly is a struct mount_attr for what can be read and nothing else.
+func (b *builder) readOnly() initproc.Arg {
+	attr := make([]byte, 32)
 	binary.LittleEndian.PutUint64(attr, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	ro := b.Bytes(attr)
+	return b.Bytes(attr)
+}
+
+func (b *builder) proc() {
+	empty := b.String("")
+	if b.userns() {
+		b.Call("proc", "move_mount to /proc", unix.SYS_MOVE_MOUNT, b.Saved(b.procfs), empty, at(), b.String("/proc"), initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	} else {
+		b.Call("proc", "mount proc hidepid=2", unix.SYS_MOUNT, b.String("proc"), b.String("/proc"), b.String("proc"),
+			initproc.Value(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), b.String(fmt.Sprintf("hidepid=2,gid=%d", GuardianUID))) // by default group 0 sees all
+	}
+	ro := b.readOnly()
 	for _, p := range b.plan.ProcReadOnly {
 		tree, name := b.NewSlot(), b.String(p)
 		b.Call("proc", "open_tree("+p+", CLONE)", unix.SYS_OPEN_TREE, at(), name, initproc.Value(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Save(tree)
 		b.Call("proc", "mount_setattr("+p+", RDONLY)", unix.SYS_MOUNT_SETATTR, b.Saved(tree), empty, initproc.Value(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), ro, initproc.Value(32))
 		b.Call("proc", "move_mount to "+p, unix.SYS_MOVE_MOUNT, b.Saved(tree), empty, at(), name, initproc.Value(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	}
-	if b.plan.OOMScoreAdj < 0 { // the caller's protection from the OOM killer is not the command's
+	if adj := strconv.Itoa(max(b.plan.OOMScoreAdj, 0)); b.plan.OOMScoreAdj < 0 || b.m.late { // the caller's protection from the OOM killer is not the command's
 		fd := b.NewSlot()
 		b.Call("proc", "open(/proc/self/oom_score_adj)", unix.SYS_OPENAT, at(), b.String("/proc/self/oom_score_adj"), initproc.Value(unix.O_WRONLY|unix.O_CLOEXEC), zero()).Save(fd)
-		b.Call("proc", "write(\"0\") to oom_score_adj", unix.SYS_WRITE, b.Saved(fd), b.String("0"), initproc.Value(1))
+		b.Call("proc", fmt.Sprintf("write(%q) to oom_score_adj", adj), unix.SYS_WRITE, b.Saved(fd), b.String(adj), initproc.Value(len(adj)))
 	}
 	null := b.String("/dev/null")
 	for _, p := range b.plan.ProcMasked {
@@ -258,49 +301,67 @@ func (b *builder) sealRoot() {
 	b.Call("mount", "chdir("+b.plan.Dir+")", unix.SYS_CHDIR, b.String(b.plan.Dir))
 }
 
-func (b *builder) limits() {
-	for _, l := range b.plan.Rlimits {
-		v := make([]byte, 16)
-		binary.LittleEndian.PutUint64(v, l.Value)
-		binary.LittleEndian.PutUint64(v[8:], l.Value)
-		b.Call("limits", fmt.Sprintf("prlimit(%s, %d)", l.Name, l.Value), unix.SYS_PRLIMIT64, zero(), initproc.Value(l.resource), b.Bytes(v), zero())
-	}
-}
-
 // Securebits of a process that never regains capabilities by uid or execve:
 // NOROOT, NO_SETUID_FIXUP, both locked, and KEEP_CAPS locked off (capabilities(7)).
 const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5
 
 func (b *builder) identity() {
-	identitySteps(b.Program, "identity", b.plan.Identity.UID, b.plan.Identity.GID, b.plan.off("caps"))
+	identitySteps(b.Program, "identity", b.plan.Host.Mode, b.plan.Identity, b.plan.off("caps"))
 	b.Call("identity", "prctl(PR_SET_NO_NEW_PRIVS)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NO_NEW_PRIVS), initproc.Value(1), zero(), zero(), zero())
 }
 
 // identitySteps give up groups, ids and every capability, in the one order that works.
-func identitySteps(p *initproc.Program, stage string, uid, gid int, keepCaps bool) {
-	p.Call(stage, "setgroups(0)", unix.SYS_SETGROUPS, zero(), zero())
+// In a user namespace that maps one user there is no other id to take, and groups cannot
+// be given up (user_namespaces(7)).
+func identitySteps(p *initproc.Program, stage, mode string, id Identity, keepCaps bool) {
+	if mode != ModeUserNS {
+		p.Call(stage, "setgroups(0)", unix.SYS_SETGROUPS, zero(), zero())
+	}
 	if keepCaps { // test seam: the second layer is shown to hold alone
 		p.Call(stage, "prctl(PR_SET_SECUREBITS, NO_SETUID_FIXUP)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_SECUREBITS), initproc.Value(1<<2), zero(), zero(), zero())
 	} else {
 		p.Call(stage, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)", unix.SYS_PRCTL, initproc.Value(unix.PR_CAP_AMBIENT), initproc.Value(unix.PR_CAP_AMBIENT_CLEAR_ALL), zero(), zero(), zero())
 		p.Call(stage, "prctl(PR_SET_SECUREBITS, 0x2f)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_SECUREBITS), initproc.Value(secureBits), zero(), zero(), zero())
 	}
-	g, u := initproc.Value(gid), initproc.Value(uid)
-	p.Call(stage, fmt.Sprintf("setresgid(%d)", gid), unix.SYS_SETRESGID, g, g, g)
-	p.Call(stage, fmt.Sprintf("setresuid(%d)", uid), unix.SYS_SETRESUID, u, u, u)
+	if mode != ModeUserNS {
+		g, u := initproc.Value(id.GID), initproc.Value(id.UID)
+		p.Call(stage, fmt.Sprintf("setresgid(%d)", id.GID), unix.SYS_SETRESGID, g, g, g)
+		p.Call(stage, fmt.Sprintf("setresuid(%d)", id.UID), unix.SYS_SETRESUID, u, u, u)
+	}
 	if keepCaps {
 		return
 	}
-	header := make([]byte, 8) // struct __user_cap_header_struct: version, pid 0
+	p.Call(stage, "capset({})", unix.SYS_CAPSET, capHeader(p), capData(p, 0, 0))
+}
+
+// capHeader is a struct __user_cap_header_struct of this thread (capset(2)).
+func capHeader(p *initproc.Program) initproc.Arg {
+	header := make([]byte, 8) // version, pid 0
 	binary.LittleEndian.PutUint32(header, unix.LINUX_CAPABILITY_VERSION_3)
-	p.Call(stage, "capset({})", unix.SYS_CAPSET, p.Bytes(header), p.Bytes(make([]byte, 24)))
+	return p.Bytes(header)
+}
+
+// capData are two struct __user_cap_data_struct: of effective and permitted, and of
+// inheritable capabilities, one bit each.
+func capData(p *initproc.Program, permitted, inheritable uint64) initproc.Arg {
+	b := make([]byte, 0, 24)
+	for _, shift := range []int{0, 32} {
+		for _, set := range []uint64{permitted, permitted, inheritable} {
+			b = binary.LittleEndian.AppendUint32(b, uint32(set>>shift))
+		}
+	}
+	return p.Bytes(b)
 }
 
 func (b *builder) restrict() {
 	if b.plan.LandlockABI > 0 && !b.plan.off("landlock") {
-		b.Call("landlock", "landlock_restrict_self()", landlock.SysRestrictSelf, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RestrictFlags(b.plan.LandlockABI)))
+		b.Call("landlock", restrictLabel, landlock.SysRestrictSelf, b.File(int(b.m.ruleset.Fd())), initproc.Value(landlock.RestrictFlags(b.plan.LandlockABI)))
 	}
-	if !b.plan.off("seccomp") {
+	switch {
+	case b.plan.off("seccomp"):
+	case b.plan.Notify:
+		b.notifyStep()
+	default:
 		seccompStep(b.Program, "seccomp", b.m.filter)
 	}
 }
@@ -315,64 +376,4 @@ func (b *builder) exec() {
 	for i, c := range b.plan.Candidates {
 		b.Exec("execve("+c+")", unix.SYS_EXECVE, i == 0, b.String(c), argv, env)
 	}
-}
-
-// guardian is what differs in PID 1's lockdown.
-type guardian struct {
-	uid      int
-	filter   []byte
-	loUp     bool     // bring lo up while it still may
-	dies     bool     // the kernel kills it with the thread that cloned it: one that may be frozen cannot watch its lifeline
-	terminal *os.File // slave of the run's own terminal; nil: there is none
-}
-
-// program gives up everything, last of all the right to do anything else.
-func (g guardian) program() *initproc.Program {
-	p := &initproc.Program{}
-	p.Call("guardian", "prctl(PR_SET_NAME)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NAME), p.String("agentguard"), zero(), zero(), zero())
-	if g.terminal != nil {
-		g.lead(p)
-	}
-	if g.loUp {
-		ifreq := make([]byte, 40) // struct ifreq: name, flags
-		copy(ifreq, "lo")
-		binary.LittleEndian.PutUint16(ifreq[16:], unix.IFF_UP|unix.IFF_RUNNING)
-		sock := p.NewSlot()
-		p.Call("guardian", "socket(AF_INET, SOCK_DGRAM)", unix.SYS_SOCKET, initproc.Value(unix.AF_INET), initproc.Value(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), zero()).Save(sock)
-		p.Call("guardian", "ioctl(SIOCSIFFLAGS, lo up)", unix.SYS_IOCTL, p.Saved(sock), initproc.Value(unix.SIOCSIFFLAGS), p.Bytes(ifreq))
-		p.Call("guardian", "close(socket)", unix.SYS_CLOSE, p.Saved(sock))
-	}
-	identitySteps(p, "guardian", g.uid, g.uid, false)
-	p.Call("guardian", "prctl(PR_SET_DUMPABLE, 0)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_DUMPABLE), zero(), zero(), zero(), zero())
-	if g.dies { // a change of ids would clear it
-		p.Call("guardian", "prctl(PR_SET_PDEATHSIG, SIGKILL)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_PDEATHSIG), initproc.Value(uint64(unix.SIGKILL)), zero(), zero(), zero())
-	}
-	p.Call("guardian", "prctl(PR_SET_NO_NEW_PRIVS)", unix.SYS_PRCTL, initproc.Value(unix.PR_SET_NO_NEW_PRIVS), initproc.Value(1), zero(), zero(), zero())
-	seccompStep(p, "guardian", g.filter)
-	return p
-}
-
-// commandPID is the command's number in its PID namespace: PID 1's first child.
-const commandPID = 2
-
-// lead makes the command a job in the foreground of PID 1's session, as a shell
-// would. Were it the leader itself, it would be an orphaned process group, which
-// Ctrl-Z cannot stop (setpgid(2)).
-func (g guardian) lead(p *initproc.Program) {
-	tty, job := p.File(int(g.terminal.Fd())), make([]byte, 4)
-	binary.LittleEndian.PutUint32(job, commandPID)
-	p.Call("guardian", "setpgid(command, command)", unix.SYS_SETPGID, initproc.Value(commandPID), initproc.Value(commandPID))
-	p.Call("guardian", "ioctl(terminal, TIOCSPGRP, command)", unix.SYS_IOCTL, tty, initproc.Value(unix.TIOCSPGRP), p.Bytes(job))
-	p.Call("guardian", "close(terminal)", unix.SYS_CLOSE, tty)
-}
-
-// existing keeps the paths that exist on this host.
-func existing(list []string) []string {
-	var out []string
-	for _, p := range list {
-		if exists(p) {
-			out = append(out, p)
-		}
-	}
-	return out
 }

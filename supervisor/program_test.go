@@ -83,12 +83,12 @@ func TestProgramOrder(t *testing.T) {
 		change func(*Plan)
 		want   string
 	}{
-		{"all", nil, "descriptors session mount proc landlock mount limits identity landlock seccomp canary exec"},
-		{"no Landlock", func(p *Plan) { p.LandlockABI = 0 }, "descriptors session mount proc mount limits identity seccomp canary exec"},
-		{"seam landlock", func(p *Plan) { p.Seams = []string{"landlock"} }, "descriptors session mount proc landlock mount limits identity seccomp canary exec"},
-		{"seam seccomp", func(p *Plan) { p.Seams = []string{"seccomp"} }, "descriptors session mount proc landlock mount limits identity landlock canary exec"},
-		{"seam canary", func(p *Plan) { p.Seams = []string{"canary"} }, "descriptors session mount proc landlock mount limits identity landlock seccomp exec"},
-		{"seam mount", func(p *Plan) { p.Seams = []string{"mount"} }, "descriptors session limits identity landlock seccomp canary exec"},
+		{"all", nil, "descriptors session mount proc landlock mount limits identity landlock seccomp canary limits exec"},
+		{"no Landlock", func(p *Plan) { p.LandlockABI = 0 }, "descriptors session mount proc mount limits identity seccomp canary limits exec"},
+		{"seam landlock", func(p *Plan) { p.Seams = []string{"landlock"} }, "descriptors session mount proc landlock mount limits identity seccomp canary limits exec"},
+		{"seam seccomp", func(p *Plan) { p.Seams = []string{"seccomp"} }, "descriptors session mount proc landlock mount limits identity landlock canary limits exec"},
+		{"seam canary", func(p *Plan) { p.Seams = []string{"canary"} }, "descriptors session mount proc landlock mount limits identity landlock seccomp limits exec"},
+		{"seam mount", func(p *Plan) { p.Seams = []string{"mount"} }, "descriptors session limits identity landlock seccomp canary limits exec"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, prog := fakeProgram(t, c.change); stages(prog.Steps) != c.want {
@@ -158,7 +158,7 @@ func TestStepsAfterSeccomp(t *testing.T) {
 		}
 		for _, s := range after {
 			nr, args := numbers(s)
-			v := seccomp.Decide(nr, args, nil)
+			v := (seccomp.Config{}).Decide(nr, args)
 			switch errno := v.Errno(); {
 			case v == seccomp.Verdict(unix.SECCOMP_RET_KILL_PROCESS):
 				t.Errorf("%s kills the process", s)

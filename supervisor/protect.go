@@ -128,6 +128,10 @@ func (w *guarded) now() (st unix.Stat_t, at string) {
 // planted lists the guarded paths that are not as they were.
 func (g *grants) planted() []string {
 	var out []string
+	left := maxCompared
+	for i := range g.trees {
+		out = append(out, g.trees[i].planted(&left)...)
+	}
 	for i := range g.guarded {
 		w := &g.guarded[i]
 		now, at := w.now()

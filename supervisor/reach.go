@@ -1,20 +1,19 @@
 package supervisor
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
+	"github.com/agentguard/agentguard/internal/mountinfo"
 	"github.com/agentguard/agentguard/trace"
 )
 
 // checkReach refuses grants that would show, besides what they name, what no
 // run may see: the runtime directory with its locks and pinned programs, or a
 // file system that shows or steers the machine, mounted somewhere below.
-func checkReach(entries []Entry, runtime string, mountinfo []byte) error {
-	mounts := machineMounts(mountinfo)
+func checkReach(entries []Entry, runtime string, table []byte) error {
+	mounts := machineMounts(table)
 	dirs := machineDirs(runtime)
 	for i := range entries {
 		e := &entries[i]
@@ -29,9 +28,9 @@ func checkReach(entries []Entry, runtime string, mountinfo []byte) error {
 			}
 		}
 		for _, m := range mounts {
-			if within(m.at, real) && m.at != real {
+			if within(m.Point, real) && m.Point != real {
 				return &Refusal{
-					What:   fmt.Sprintf("%s holds a %s file system at %s, which shows or steers the machine", trace.Quote(e.From), m.kind, trace.Quote(m.at)),
+					What:   fmt.Sprintf("%s holds a %s file system at %s, which shows or steers the machine", trace.Quote(e.From), m.Kind, trace.Quote(m.Point)),
 					Clause: e.Clause, Remedy: "unmount it, or grant the parts beside it",
 				}
 			}
@@ -55,39 +54,13 @@ var machineKinds = map[string]bool{
 	"securityfs": true, "efivarfs": true, "configfs": true, "nsfs": true, "binder": true, "selinuxfs": true,
 }
 
-type machineMount struct{ at, kind string }
-
-// machineMounts lists where such file systems are mounted (proc_pid_mountinfo(5)).
-func machineMounts(mountinfo []byte) []machineMount {
-	var out []machineMount
-	for line := range bytes.Lines(mountinfo) {
-		left, right, ok := bytes.Cut(line, []byte(" - "))
-		kind, _, _ := bytes.Cut(right, []byte(" "))
-		if !ok || !machineKinds[string(kind)] {
-			continue
-		}
-		if fields := strings.SplitN(string(left), " ", 6); len(fields) == 6 {
-			out = append(out, machineMount{unescapeMount(fields[4]), string(kind)})
+// machineMounts lists where such file systems are mounted.
+func machineMounts(table []byte) []mountinfo.Mount {
+	var out []mountinfo.Mount
+	for m := range mountinfo.All(table) {
+		if machineKinds[m.Kind] {
+			out = append(out, m)
 		}
 	}
 	return out
-}
-
-// unescapeMount undoes the octal escapes of mountinfo: \\040 is a space.
-func unescapeMount(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

@@ -61,6 +61,15 @@ func (r *recorder) event(b *bpf.Event) error {
 		r.objects.keep(b)
 		return nil
 	}
+	r.begin(b)
+	if r.fill(b) {
+		r.write(&r.ev)
+	}
+	return nil
+}
+
+// begin makes r.ev an event of b's process, and ends what waited for the next one.
+func (r *recorder) begin(b *bpf.Event) {
 	r.flushExec(b.TGID)
 	r.settleSearch(b)
 	if len(r.unnamed) > 0 && b.Time > nameTimeout {
@@ -75,10 +84,6 @@ func (r *recorder) event(b *bpf.Event) error {
 	if b.Phase == bpf.Envelope {
 		e.Phase = trace.PhaseEnvelope
 	}
-	if r.fill(b) {
-		r.write(e)
-	}
-	return nil
 }
 
 // fill makes r.ev of b; false if that is no record now.
@@ -98,6 +103,9 @@ func (r *recorder) fill(b *bpf.Event) bool {
 		r.exit(b)
 	case bpf.ExecFail:
 		r.call(b, trace.KindExecFail)
+		if b.Ret == 0 { // it failed, and nothing says why
+			return true
+		}
 		if errno := unix.Errno(-b.Ret); errno == unix.EACCES || errno == unix.EPERM {
 			r.judge(b)
 			return true

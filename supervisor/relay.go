@@ -23,21 +23,38 @@ type Stream struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// budget is the number of bytes that stdout and stderr share; -1 is no bound.
+// budget is the number of bytes that stdout and stderr share; -1 is no bound. Each of both may have floor
+// bytes besides what the other has left of it, so that who floods one does not silence the other.
 type budget struct {
-	mu   sync.Mutex
-	left int64
+	mu    sync.Mutex
+	left  int64
+	floor int64
+}
+
+// maxFloor is enough for what a program says of its own failure.
+const maxFloor = 64 << 10
+
+func newBudget(most int64) *budget { return &budget{left: most, floor: min(most/16, maxFloor)} }
+
+// share is one stream's part of a budget.
+type share struct {
+	*budget
+	had int64
 }
 
 // take returns how many of n bytes are still within the budget.
-func (b *budget) take(n int) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.left < 0 {
+func (s *share) take(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left < 0 {
 		return n
 	}
-	got := min(int64(n), b.left)
-	b.left -= got
+	got := min(int64(n), s.left)
+	s.left -= got
+	s.had += got
+	if more := min(int64(n)-got, s.floor-s.had); more > 0 {
+		got, s.had = got+more, s.had+more
+	}
 	return int(got)
 }
 
@@ -57,8 +74,8 @@ type relay struct {
 	final  bool   // given up: the numbers are in the result
 	gone   bool   // the caller's reader has closed its end
 	sum    hash.Hash
-	keep   *budget // of the record
-	pass   *budget // of the caller's copy; nil: everything
+	keep   *share // of the record
+	pass   *share // of the caller's copy; nil: everything
 }
 
 // cleaner appends what of src may be shown to dst.

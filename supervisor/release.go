@@ -26,26 +26,35 @@ func Release() error {
 	return releaseHost(runtimeDir(), cgroup.DefaultParent+"-")
 }
 
+// settleTime is how long a run may take to give back what it held after its caller has the
+// answer (Config.Sealed): who sweeps right after it does not mean that run.
+const settleTime = time.Second
+
 func releaseHost(dir, prefix string) error {
+	for end := time.Now().Add(settleTime); idle(dir) != nil && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
 	if err := bpf.Release(filepath.Join(dir, "bpf"), func() error { return idle(dir) }); err != nil {
 		return err
 	}
 	return errors.Join(releaseCgroups(dir, prefix), releasePins(filepath.Join(dir, "userns")), os.RemoveAll(filepath.Join(dir, "code")))
 }
 
-// idle is an error while a run is live.
+// idle is an error while a run is live. A reserve is none: it is ended with its leaf.
 func idle(dir string) error {
 	locks, err := os.ReadDir(filepath.Dir(lockPath(dir, "x")))
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	for _, l := range locks {
-		if alive(dir, l.Name()) {
+		if busy(dir, l.Name()) {
 			return &Refusal{What: "run " + l.Name() + " is live", Remedy: "wait for it, or end it: agentguard runs kill " + l.Name()}
 		}
 	}
 	return nil
 }
+
+func busy(dir, id string) bool { return alive(dir, id) && !inReserve(dir, id) }
 
 func releaseCgroups(dir, prefix string) error {
 	layout, err := cgroup.Detect()
@@ -54,7 +63,7 @@ func releaseCgroups(dir, prefix string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	ids, err := layout.Release(ctx, prefix, func(id string) bool { return alive(dir, id) })
+	ids, err := layout.Release(ctx, prefix, func(id string) bool { return busy(dir, id) }, func(id string) bool { return inReserve(dir, id) })
 	errs := []error{err}
 	for _, id := range ids {
 		errs = append(errs, ignoreMissing(bury(dir, id, "")))

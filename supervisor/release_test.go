@@ -40,9 +40,10 @@ func TestReleaseHost(t *testing.T) {
 			t.Errorf("with a live run: %v", err)
 		}
 	}
-	must(t, lock.Close())
 
-	must(t, releaseHost(dir, prefix))
+	swept := make(chan error)
+	go func() { swept <- releaseHost(dir, prefix) }()
+	must(t, lock.Close(), <-swept) // a run that is ending is waited for
 	for _, name := range []string{filepath.Dir(leaf), filepath.Join(dir, "code"), filepath.Join(dir, "userns", "1"), lockPath(dir, "gone")} {
 		if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is there: %v", name, err)

@@ -16,6 +16,7 @@ const (
 	ReasonCPU    = runs.ReasonCPU    // process.max_cpu_seconds
 	ReasonMemory = runs.ReasonMemory // process.max_memory_mb
 	ReasonOutput = runs.ReasonOutput // filesystem.max_output_bytes, where it is counted
+	ReasonHidden = runs.ReasonHidden // a process hid what one of these counts
 	ReasonLoss   = runs.ReasonLoss   // trace.on_loss: kill
 	ReasonError  = runs.ReasonError  // the context was cancelled
 )

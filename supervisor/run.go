@@ -30,11 +30,16 @@ type Config struct {
 	Stdin, Stdout, Stderr *os.File
 
 	Caller      *Caller           // on whose behalf it runs; nil: [CurrentCaller]'s
+	Rates       Rates             // bounds of the caller's cgroups, by [BoundByCgroup]
 	Rlimits     []Rlimit          // the caller's, where it is not this process: the command gets no more
 	Started     func(id string)   // is told that the command runs; nil: nobody asks
+	Sealed      func(*Result)     // is told the result when nothing of the run lives and its record is sealed, before what it held is given back; nil: nobody asks
 	Suspend     func() error      // waits while the caller is stopped by Ctrl-Z; nil: this process is stopped, with its group
 	ActionFiles []string          // files of actions with the policy's brokers, besides those of ActionsDir; they must be approved
+	Alone       bool              // the process is this run's: while the command runs it gives up the capabilities that the end does not take
+	Lends       bool              // likewise, and they come back with the command's end: the process goes on
 	Continue    *Staged           // what this run begins with; nil: nothing
+	Reserve     *Reserve          // what was made ready before; nil: nothing. It is used or closed
 	TTY         string            // TTYAuto ("" too), TTYAlways or TTYNever: a terminal of its own for the command
 	StateDir    string            // "" is the default of the user
 	SealFile    string            // the administrator's anchor.Config; "": none
@@ -73,6 +78,11 @@ type Run struct {
 	release releases
 
 	id         string
+	private    *private // of a run without mounts
+	lost       []Gap    // what of the policy takes mounts, in such a run
+	runtime    string   // what outlives a run on purpose, and locks
+	lease      string   // names the lock and the leaves: the run's id, or that of the reserve it used
+	ahead      bool     // its processes were born before anybody asked for it
 	dir        *runs.RunDir
 	files      map[string]*os.File
 	stdio      *stdio
@@ -80,6 +90,7 @@ type Run struct {
 	tty        *tty          // the run's own terminal; nil: it has none
 	stops      chan struct{} // the command was stopped
 	freezer    freezer
+	meter      *meter   // of a run without a cgroup that counts for it; nil: it has one
 	begins     func()   // the start is over: nobody is told any more that it takes long
 	lock       *os.File // tells other starts that we live
 	leaf       *cgroup.Leaf
@@ -89,8 +100,12 @@ type Run struct {
 	uppers     map[string]*os.File // of the cow entries, by layer: what the command changed
 	born       *lane               // of the steps up to birth; nil in a dry run
 	sensor     *bpf.Run
-	net        *network // nil: the run reaches nothing but its own loopback
-	mono       uint64   // CLOCK_BOOTTIME and wall clock of the same instant before birth
+	domain     *domain   // of a run without namespaces; nil: it has some, or the kernel has none (ABI 6)
+	orphaned   bool      // its guardian was killed from outside
+	left       bool      // and it is not known whether the rest has ended
+	asked      *notifier // in a sensor's stead; nil: there is one, or nothing
+	net        *network  // nil: the run reaches nothing but its own loopback
+	mono       uint64    // CLOCK_BOOTTIME and wall clock of the same instant before birth
 	wall       time.Time
 	proc       *initproc.Process
 	calls      *initproc.Program // the command's
@@ -106,6 +121,7 @@ type Run struct {
 	boot       string       // the boot's id
 	storePlan  func() error // waits for plan.json
 	timing     timing
+	privileges privileges
 	kept       bool // the run's directory holds a record of a command
 	leafStays  bool // the cgroup could not be removed
 }
@@ -121,11 +137,20 @@ func runtimeDir() string {
 
 // parentName is the parent cgroup of this build's runs: programs of another
 // build, which may have live runs, are attached to another parent.
-func parentName() string {
+func parentName() string { return namedParent(bpf.Build()) }
+
+// apartName is that of runs whose mount namespace does not show the pins of the first: its
+// last digits are such as another build has, so that whoever sweeps knows it.
+func apartName() string {
+	own, _ := os.Readlink("/proc/self/ns/mnt") // without /proc: one parent for all such
+	return namedParent(digest([]byte(bpf.Build() + own))[:len(bpf.Build())])
+}
+
+func namedParent(build string) string {
 	if len(seams()) > 0 {
-		return "seam-" + cgroup.DefaultParent + "-" + bpf.Build()
+		return "seam-" + cgroup.DefaultParent + "-" + build
 	}
-	return cgroup.DefaultParent + "-" + bpf.Build()
+	return cgroup.DefaultParent + "-" + build
 }
 
 // order is a run from first to last. Each step pushes what it has to release,
@@ -136,6 +161,8 @@ func parentName() string {
 // ended before the envelope is put on: until then PID 2 waits for the list of calls
 // that becomes of the plan.
 type order struct {
+	reserving []step // before anybody asks for a run (reserve.go); using is then in the place of probing and bearing
+	using     []step
 	opening   []step
 	probing   []step // beside planning, which waits for it in decide
 	bearing   []step // after probing
@@ -147,8 +174,23 @@ type order struct {
 
 func (r *Run) order() order {
 	return order{
+		reserving: []step{
+			{"host", r.look},
+			{"cgroups", r.probeCgroups},
+			{"programs", r.probePrograms},
+			{"cgroup", r.makeLeaf},
+			{"sensor", r.reserveSensor}, // what is born is seen; nobody else of the host pays for it
+			{"birth", r.birth},
+			{"rest", r.rest},
+		},
+		using: []step{
+			{"birth", r.useProcesses}, // they live; their pipes are fitted
+			{"cgroup", r.useLeaf},     // it is there; limits written
+			{"sensor", r.useSensor},   // the programs are still those; from here on calls are seen
+		},
 		opening: []step{
-			{"caller", r.who}, // whose authority bounds the run; agentguard's own directory
+			{"caller", r.who}, // whose authority bounds the run
+			{"look", r.look},  // agentguard's own directory, the kernel, the mount table
 		},
 		probing: []step{
 			{"cgroups", r.probeCgroups},   // the layout, and the parent of all runs
@@ -164,6 +206,7 @@ func (r *Run) order() order {
 			{"paths", r.openPaths},     // every granted path, with the caller's ids
 			{"host", r.probe},          // what this host can enforce
 			{"state", r.openState},     // where the record goes, out of reach of every grant
+			{"private", r.makePrivate}, // of a run without mounts: its home and temporary files
 			{"user", r.identify},       // who the command runs as
 			{"brokers", r.findBrokers}, // what the policy's brokers are
 			{"plan", r.decide},         // the plan
@@ -192,19 +235,18 @@ func (r *Run) order() order {
 // is a result too, with ReasonError. The error is a *Refusal where policy, host
 // or command are at fault, with an exit status by StatusOf; nothing has run then.
 func Execute(ctx context.Context, cfg Config) (*Result, error) {
-	r, started := newRun(cfg), time.Now()
+	r, started := cfg.reserved(), time.Now()
 	slowMonitor(launchSlack)
 	defer slowMonitor(defaultSlack) // of a process that goes on
 	growStack()
-	r.begins = r.timing.tellSlow(cfg.Slow)
-	o := r.order()
-	err := r.steps(o.opening)
-	if err == nil {
-		r.born = r.beside(slices.Concat(o.probing, o.bearing))
-		err = r.born.join(r.prepare(o))
-	}
-	if err == nil {
-		err = r.steps(o.enclosing)
+	err := r.launch()
+	defer cfg.Reserve.giveBack(cfg.Log)()
+	if errors.Is(err, errStale) { // nothing has run
+		r.cfg.Log.Debug().Err(err).Msg("started anew")
+		if err = r.Close(); err == nil {
+			r = newRun(cfg)
+			err = r.launch()
+		}
 	}
 	if err != nil {
 		return nil, r.fail(err)
@@ -215,6 +257,24 @@ func Execute(ctx context.Context, cfg Config) (*Result, error) {
 	end := r.watch(ctx)
 	r.timing.mark("command")
 	return r.finish(started, end)
+}
+
+// launch takes all steps up to the command's first instruction.
+func (r *Run) launch() error {
+	r.begins = r.timing.tellSlow(r.cfg.Slow)
+	o := r.order()
+	if err := r.steps(o.opening); err != nil {
+		return err
+	}
+	bearing := slices.Concat(o.probing, o.bearing)
+	if r.ahead {
+		bearing = o.using
+	}
+	r.born = r.beside(bearing)
+	if err := r.born.join(r.prepare(o)); err != nil {
+		return err
+	}
+	return r.steps(o.enclosing)
 }
 
 // prepare takes the steps that the birth does not need.
@@ -235,7 +295,7 @@ func Prepare(cfg Config) (*Run, error) {
 	r := newRun(cfg)
 	o := r.order()
 	if err := r.steps(slices.Concat(o.opening, o.probing, o.planning)); err != nil {
-		return nil, errors.Join(err, r.Close())
+		return nil, errors.Join(byLimit(err), r.Close())
 	}
 	return r, nil
 }
@@ -257,8 +317,9 @@ func (r *Run) Close() error { return errors.Join(r.killAll(), r.release.run()) }
 // run's directory, which holds no record of a command, goes.
 func (r *Run) fail(err error) error {
 	r.begins()
+	r.raise()
 	r.cfg.Log.Error().Err(err).Msg("the run could not start")
-	why := r.explain(err) // while the granted paths are still open: it looks below them
+	why := byLimit(r.explain(err)) // while the granted paths are still open: it looks below them
 	if cerr := r.Close(); cerr != nil {
 		r.cfg.Log.Error().Err(cerr).Msg("clean-up")
 	}

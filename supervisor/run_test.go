@@ -97,7 +97,7 @@ func TestPrepareNeedsRoot(t *testing.T) {
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testUID, Gid: testGID}}
 	out, err := cmd.Output()
-	if err != nil || string(out) != "125 agentguard needs root to make the envelope and the record; run it with sudo\n" {
+	if err != nil || string(out) != "125 this process is neither root's nor in a user namespace of its own (supervisor.Enter); call agentguard itself, which goes there, or run it with sudo\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -120,10 +119,7 @@ func (s *sealer) prepare() (err error) {
 		return err
 	}
 	s.cert, err = seal.Certificate{Run: s.r.id, Key: s.key.Public(), BootID: s.boot, Time: time.Now()}.Sign(s.host)
-	// encoding/json looks at a type when it first meets it, which takes longer
-	// than to encode it. At the end somebody waits.
-	_, _ = json.Marshal(&seal.Statement{})
-	_, _ = (&runs.Result{}).JSON()
+	_ = warmJSON()
 	return err
 }
 
@@ -220,7 +216,7 @@ func (s *sealer) finish(res *runs.Result, sum *trace.Event) error {
 	if store.Wait(); err != nil || stored != nil {
 		return errors.Join(err, stored)
 	}
-	return s.anchorEnd([]byte(st.Predicate.Checkpoint), placed.Head)
+	return s.anchorEnd(res, []byte(st.Predicate.Checkpoint), placed.Head)
 }
 
 // endTable writes the last rows of the block table, and returns the head over
@@ -257,7 +253,7 @@ func (s *sealer) statement(res *runs.Result, sum *trace.Event, result []byte, he
 }
 
 // waits says whether the seal waits for the disk: that takes a short run as long
-// as all the rest.
+// as all the rest (decision 0017).
 func (s *sealer) waits(took time.Duration) bool {
 	switch s.durable {
 	case "always":

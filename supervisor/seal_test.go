@@ -134,9 +134,12 @@ func TestAnchors(t *testing.T) {
 		r.sealer.begin()
 		r.sealer.started()
 		must(t, r.rec.w.Append(&trace.Event{Kind: trace.KindOpen}))
-		endRun(t, r, 0)
+		res := endRun(t, r, 0)
 		entries, err := os.ReadFile(filepath.Join(r.state.Path(), "log/entries"))
 		must(t, err)
+		if told := strings.Contains(res.Error, "2 of the notes of this record did not arrive: anchor: open "); told != (file != dir+"/anchored") {
+			t.Errorf("%s: the caller is told %q", file, res.Error)
+		}
 		lost := strings.Contains(string(entries), `"kind":"unanchored"`)
 		f, err := os.Open(file)
 		if err != nil {

@@ -72,11 +72,11 @@ func TestAllowlistWithoutLookup(t *testing.T) {
 	try := fmt.Sprintf(`import socket
 port = %d
 def tcp(a, p, fam=socket.AF_INET):
-    s = socket.socket(fam); s.settimeout(5)
+    s = socket.socket(fam); s.settimeout(30)
     try: s.connect((a, p)); return s.recv(9).decode() or "closed"
     except OSError as e: return e.errno
 def udp(a, p):
-    s = socket.socket(type=socket.SOCK_DGRAM); s.settimeout(5)
+    s = socket.socket(type=socket.SOCK_DGRAM); s.settimeout(30)
     try: s.sendto(b"echo", (a, p)); d, f = s.recvfrom(9); return d.decode() + ("" if f == (a, p) else "!")
     except OSError as e: return e.errno
 def name(n, fam=socket.AF_INET):

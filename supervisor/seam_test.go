@@ -107,7 +107,7 @@ func TestAllowlistHasTwoLayers(t *testing.T) {
 	}
 	const try = `import socket
 def tcp(a, p):
-    s = socket.socket(); s.settimeout(5)
+    s = socket.socket(); s.settimeout(30)
     try: s.connect((a, p)); return "connected" if s.recv(9) else "reset"
     except OSError as e: return e.errno
 own = socket.socket(); own.bind(("0.0.0.0", 9000)); own.listen(1)

@@ -70,7 +70,11 @@ func (s *stdio) relay(name string, to *os.File, tty bool) (*os.File, error) {
 
 // own gives the pipes and the terminal to the command's user: programs reopen their
 // streams by name (/dev/stdout), and the inode's mode is 0600.
-func (s *stdio) own(id Identity) error {
+func (s *stdio) own(p *Plan) error {
+	if p.Host.Mode != ModeRoot {
+		return nil // they are made by the same user
+	}
+	id := p.Identity
 	var errs []error
 	for _, f := range s.pipes() {
 		errs = append(errs, f.Chown(id.UID, id.GID))
@@ -96,19 +100,18 @@ func (s *stdio) pipes() []*os.File {
 // the command does not read before it ends is lost, as with ssh(1), unless it was
 // typed and not yet taken.
 func (s *stdio) start(stdin *os.File, limits Limits, level terminal.Level, files map[string]*os.File) error {
-	keep := &budget{left: limits.Stdout}
-	var pass *budget
-	if limits.CutHere {
-		pass = &budget{left: limits.Stdout}
-	}
+	keep, pass := newBudget(limits.Stdout), newBudget(limits.Stdout)
 	for _, r := range s.outs {
+		if limits.CutHere {
+			r.pass = &share{budget: pass}
+		}
 		switch {
 		case r.tty:
 			r.clean = s.tty
 		case limits.Sanitize && terminal.Is(r.to):
 			r.clean = terminal.NewFilter(min(level, terminal.Colours))
 		}
-		r.keep, r.pass, r.record, r.sum = keep, pass, files[r.Name], sha256.New()
+		r.keep, r.record, r.sum = &share{budget: keep}, files[r.Name], sha256.New()
 		s.wait.Go(r.run)
 	}
 	w := s.in

@@ -36,7 +36,7 @@ func notePath(dir, state, id string) string { return filepath.Join(dir, "dead", 
 
 // bury removes the lock of a dead supervisor, or makes it a note.
 func bury(dir, id, state string) error {
-	if of, err := os.ReadFile(lockPath(dir, id)); err == nil && len(of) > 0 && string(of) != state {
+	if of, err := os.ReadFile(lockPath(dir, id)); err == nil && len(of) > 0 && string(of) != reserveMark && string(of) != state {
 		note := notePath(dir, string(of), id)
 		if err := os.MkdirAll(filepath.Dir(note), 0o700); err != nil {
 			return err
@@ -126,16 +126,20 @@ func swept(dir string) error {
 
 // sweep removes what killed supervisors left behind.
 func (r *Run) sweep() error {
-	dir, state := runtimeDir(), r.state.Identity()
-	if !needsSweep(dir, r.id, state) {
+	dir, state := r.runtime, r.state.Identity()
+	if !needsSweep(dir, r.lease, state) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	live := func(id string) bool { return alive(dir, id) }
-	ids, err := r.host.parent.Sweep(ctx, live)
-	if len(seams()) == 0 {
-		old, oerr := r.host.layout.SweepOthers(ctx, cgroup.DefaultParent+"-", parentName(), live)
+	var ids []string
+	var err error
+	if r.host.parent != nil {
+		ids, err = r.host.parent.Sweep(ctx, live)
+	}
+	if len(seams()) == 0 && r.host.Info.Mode == ModeRoot {
+		old, oerr := r.host.layout.SweepOthers(ctx, cgroup.DefaultParent+"-", filepath.Base(r.host.parent.Path), live)
 		ids, err = append(ids, old...), errors.Join(err, oerr)
 	}
 	errs := []error{err}
@@ -148,7 +152,7 @@ func (r *Run) sweep() error {
 	}
 	done := notes(dir, state)
 	r.recoverDead()
-	errs = append(errs, removeNotes(done), ignoreMissing(sweepLocks(dir, state)), r.state.Sweep(time.Minute), swept(dir)) // directories that never became a run
+	errs = append(errs, r.sweepPrivate(), removeNotes(done), ignoreMissing(sweepLocks(dir, state)), r.state.Sweep(time.Minute), swept(dir)) // directories that never became a run
 	return errors.Join(errs...)
 }
 

@@ -25,7 +25,7 @@ type timing struct {
 
 func (t *timing) start() {
 	t.begun = time.Now()
-	t.last = t.begun
+	t.last, t.marks = t.begun, nil
 }
 
 // step takes a step and notes its time.

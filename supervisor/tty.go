@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/terminal"
-	initproc "github.com/agentguard/agentguard/supervisor/init"
 )
 
 // When a command gets a terminal of its own: Config.TTY.
@@ -72,19 +70,18 @@ func (c *Config) level(limits Limits) terminal.Level {
 // Ctrl-C and Ctrl-Z are bytes here; the slave's line discipline makes signals of
 // them. When the command itself is stopped, PID 1 says so, and we stop as well.
 type tty struct {
-	streams ttyStreams
-	devpts  *os.File // until the mounts take it over
-	pty     *terminal.Pty
-	caller  *terminal.Caller
-	log     zerolog.Logger
-	stop    func() error // waits while the caller is stopped
+	fallback string // see initproc.Config.FallbackExe
+	streams  ttyStreams
+	devpts   *os.File // until the mounts take it over
+	pty      *terminal.Pty
+	caller   *terminal.Caller
+	log      zerolog.Logger
+	stop     func() error // waits while the caller is stopped
 
 	mu      sync.Mutex
 	filter  *terminal.Filter
-	away    bool   // the caller's terminal is given back: the run is stopped, or over
-	undo    []byte // what the will would write now
-	will    *initproc.Will
-	notes   *os.File // what the will needs to know
+	away    bool // the caller's terminal is given back: the run is stopped, or over
+	will    *TerminalWill
 	keys    *terminal.Keys
 	signals chan os.Signal
 	heard   sync.WaitGroup
@@ -98,7 +95,7 @@ func (r *Run) openTerminal() error {
 	if !r.streams.in {
 		return nil
 	}
-	devpts, err := newDevpts()
+	devpts, err := newDevpts(r.host.Info.Mode)
 	if err != nil {
 		return err
 	}
@@ -106,7 +103,7 @@ func (r *Run) openTerminal() error {
 	if !r.streams.out {
 		out = r.cfg.Stderr
 	}
-	t := &tty{streams: r.streams, devpts: devpts, log: r.cfg.Log, signals: make(chan os.Signal, 1), stop: terminal.Stop}
+	t := &tty{fallback: filepath.Join(r.runtime, "init"), streams: r.streams, devpts: devpts, log: r.cfg.Log, signals: make(chan os.Signal, 1), stop: terminal.Stop}
 	if r.cfg.Suspend != nil {
 		t.stop = r.cfg.Suspend
 	}
@@ -140,10 +137,7 @@ func (t *tty) takeDevpts() *os.File {
 func (t *tty) start(level terminal.Level, hangup func()) error {
 	t.filter = terminal.NewFilter(level)
 	var err error
-	if t.notes, err = memfd("agentguard terminal", undoAt); err != nil {
-		return err
-	}
-	if t.will, err = initproc.LeaveWill(t.lastWill(), filepath.Join(runtimeDir(), "init")); err != nil {
+	if t.will, err = LeaveTerminal(t.caller.In(), t.caller.Out(), t.fallback); err != nil {
 		return err
 	}
 	t.own()
@@ -298,10 +292,8 @@ func (t *tty) close() error {
 		errs = append(errs, t.giveBack())
 	}
 	errs = append(errs, t.will.Revoke())
-	for _, f := range []*os.File{t.notes, t.devpts} {
-		if f != nil {
-			errs = append(errs, f.Close())
-		}
+	if t.devpts != nil {
+		errs = append(errs, t.devpts.Close())
 	}
 	if t.pty != nil {
 		errs = append(errs, t.pty.Close())
@@ -309,23 +301,8 @@ func (t *tty) close() error {
 	return errors.Join(errs...)
 }
 
-// Places in the notes: the caller's line settings, those that we have made, and
-// the sequences that undo what the output has switched on.
-const (
-	savedAt  = 0
-	rawAt    = 64
-	undoAt   = 128
-	maxUndo  = 512
-	termios  = 36 // size of the kernel's struct termios (asm-generic/termbits.h)
-	lineMode = 16 // of its beginning: c_iflag, c_oflag, c_cflag, c_lflag
-)
-
 // note writes down the line settings for the will.
-func (t *tty) note(saved, raw []byte) {
-	_, err := t.notes.WriteAt(saved, savedAt)
-	_, rerr := t.notes.WriteAt(raw, rawAt)
-	t.logs(errors.Join(err, rerr))
-}
+func (t *tty) note(saved, raw []byte) { t.logs(t.will.Settings(saved, raw)) }
 
 // publish writes down what undoes the output, when that has changed.
 func (t *tty) publish() {
@@ -333,42 +310,8 @@ func (t *tty) publish() {
 	if !t.away && t.caller.Taken() {
 		undo = t.filter.Undo()
 	}
-	if t.notes == nil || bytes.Equal(undo, t.undo) || len(undo) > maxUndo {
-		return
-	}
-	t.undo = undo
-	_, err := t.notes.WriteAt(undo, undoAt)
-	t.logs(errors.Join(err, t.notes.Truncate(undoAt+int64(len(undo)))))
+	t.logs(t.will.Undo(undo))
 }
-
-// lastWill are the calls that put the caller's terminal right when we die: by
-// SIGKILL we could not. The line settings are left alone where they are not the ones
-// that we made: a shell that has seen us die sets its own.
-func (t *tty) lastWill() *initproc.Program {
-	p := &initproc.Program{}
-	notes, tty := p.File(int(t.notes.Fd())), p.File(int(t.caller.In().Fd()))
-	out := p.File(int(t.caller.Out().Fd()))
-	read := func(what string, at, size int) initproc.Arg {
-		buf := p.Bytes(make([]byte, size))
-		p.Call("will", "pread("+what+")", unix.SYS_PREAD64, notes, buf, initproc.Value(size), initproc.Value(at))
-		return buf
-	}
-	undo, n := read("undo", undoAt, maxUndo), p.NewSlot()
-	p.Steps[0].Save(n)
-	p.Call("will", "write(undo)", unix.SYS_WRITE, out, undo, p.Saved(n))
-	saved, raw, now := read("saved", savedAt, termios), read("raw", rawAt, termios), p.Bytes(make([]byte, termios))
-	p.Call("will", "ioctl(TCGETS)", unix.SYS_IOCTL, tty, initproc.Value(unix.TCGETS), now)
-	atOnce := p.Bytes(make([]byte, 16)) // struct timespec
-	for off := 0; off < lineMode; off += 4 {
-		// A comparison: futex(2) waits, and for no time at all, only where both are equal.
-		p.Call("will", fmt.Sprintf("futex(raw[%d] == now[%d])", off, off), unix.SYS_FUTEX, p.Inside(now, off),
-			initproc.Value(futexWaitPrivate), p.Saved(p.Slot(raw, off)), atOnce).Refused(int(unix.ETIMEDOUT), 0)
-	}
-	p.Call("will", "ioctl(TCSETS, saved)", unix.SYS_IOCTL, tty, initproc.Value(unix.TCSETS), saved)
-	return p
-}
-
-const futexWaitPrivate = 128 // FUTEX_WAIT | FUTEX_PRIVATE_FLAG, include/uapi/linux/futex.h
 
 // memfd returns a file in memory of that size.
 func memfd(name string, size int64) (*os.File, error) {

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/changes"
+	"github.com/agentguard/agentguard/internal/lostthread"
 	"github.com/agentguard/agentguard/internal/overlay"
 	"github.com/agentguard/agentguard/trace"
 )
@@ -30,12 +30,7 @@ func (r *Run) continueFrom() error {
 	if err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() { // its thread ends with it: it has another mount namespace and other ids
-		runtime.LockOSThread()
-		done <- r.unpack(s, picks)
-	}()
-	return <-done
+	return lostthread.Run(func() error { return r.unpack(s, picks) }) // it takes another mount namespace and other ids
 }
 
 // continuable judges whether every tree of the change set is granted
@@ -85,7 +80,7 @@ func (r *Run) unpack(s *Staged, picks []bool) error {
 		return err
 	}
 	defer ns.Close()
-	place := runtimeDir() // a directory that every host of ours has; what is in it is hidden in this namespace only
+	place := r.runtime // a directory that every host of ours has; what is in it is hidden in this namespace only
 	m := r.materials.mounts
 	for _, step := range []struct {
 		what string
@@ -124,7 +119,7 @@ func (r *Run) unpackTree(s *Staged, root *changes.Entry, picks []bool, place str
 	if err := moveTo(r.materials.mounts.mounts[e.At], at+"/lower"); err != nil {
 		return fmt.Errorf("lower of %s: %w", e.At, err)
 	}
-	merged, err := mountOverlay(overlay.Layers{Lower: at + "/lower", Upper: at + "/upper", Work: at + "/work"})
+	merged, err := mountOverlay(overlay.Layers{Lower: at + "/lower", Upper: at + "/upper", Work: at + "/work", User: r.plan.Host.Mode == ModeUserNS})
 	if err != nil {
 		return fmt.Errorf("overlay of %s: %w", e.At, err)
 	}
@@ -135,11 +130,21 @@ func (r *Run) unpackTree(s *Staged, root *changes.Entry, picks []bool, place str
 	}
 	j := os.NewFile(uintptr(journal), "journal")
 	defer j.Close()
-	who := Caller{UID: r.plan.Identity.UID, GID: r.plan.Identity.GID}
-	err = who.become(func() error {
+	commit := func() error {
 		return s.Set.Commit(merged, root, picks, changes.Options{ID: s.run.ID(), Journal: j})
-	})
-	err = errors.Join(err, setThreadFSIDs(0, 0))
+	}
+	if r.plan.Host.Mode == ModeUserNS { // we are that user
+		err = commit()
+	} else {
+		who := Caller{UID: r.plan.Identity.UID, GID: r.plan.Identity.GID}
+		err = errors.Join(who.become(commit), setThreadFSIDs(0, 0))
+	}
+	if errors.Is(err, unix.EOVERFLOW) { // moved on the host, and copied for nobody here: see strangers
+		return &Refusal{
+			What: "run " + s.run.ID() + " cannot be continued: it deleted what belongs to another user or group, which a user namespace cannot do twice", Err: err,
+			Remedy: "commit or discard its changes first",
+		}
+	}
 	var conflict *changes.ConflictError
 	if errors.As(err, &conflict) {
 		c := conflict.Conflicts[0]
@@ -159,7 +164,11 @@ func mountOverlay(l overlay.Layers) (*os.File, error) {
 	}
 	var list []string
 	for _, o := range options {
-		list = append(list, o.Key+"="+o.Value)
+		if o.Value == "" {
+			list = append(list, o.Key)
+		} else {
+			list = append(list, o.Key+"="+o.Value)
+		}
 	}
 	f, err := newFS("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, list...)
 	if err != nil {

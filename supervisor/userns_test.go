@@ -73,7 +73,9 @@ func holdUID() {
 		panic(err)
 	}
 	fmt.Println(s.uid())
-	select {}
+	for {
+		_ = unix.Pause() // select{} would be a deadlock to the runtime, which ends the process
+	}
 }
 
 func TestTakeUIDExhausted(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // Entry is one thing that the command sees: the view is a list of them, on a
 // root of its own where nothing else exists.
 type Entry struct {
-	Op     string        `json:"op"`               // dir, symlink, file, device, bind, cow, pin, mask, scratch, proc, devpts, cgroup
+	Op     string        `json:"op"`               // dir, symlink, file, device, bind, cow, pin, mask, scratch, proc, devpts, cgroup; path: not mounted, where the host has it
 	At     string        `json:"at"`               // absolute path inside
 	From   string        `json:"from,omitempty"`   // host path of a bind, target of a symlink, name below the scratch file system
 	Access string        `json:"access,omitempty"` // ro, rw, plain (read, not execute), list, device, proc, socket
@@ -62,14 +62,14 @@ func (e *Entry) kind() landlock.Kind {
 // object in the synthetic root.
 func (e *Entry) mounted() bool {
 	switch e.Op {
-	case "bind", "cow", "pin", "scratch", "proc", "devpts", "cgroup":
+	case "bind", "cow", "pin", "scratch", "proc", "devpts", "cgroup", "path": // path: as good as one, where there are no mounts
 		return true
 	}
 	return false
 }
 
 // shows reports whether the entry shows a directory or file of the host.
-func (e *Entry) shows() bool { return e.Op == "bind" || e.Op == "cow" }
+func (e *Entry) shows() bool { return e.Op == "bind" || e.Op == "cow" || e.Op == "path" }
 
 // width orders grants of one path: reading, staged changes, real changes.
 func (e *Entry) width() int {
@@ -133,8 +133,9 @@ const (
 func clauseText(key string, src policy.Source) string { return key + " (" + src.String() + ")" }
 
 // baseView is what every run sees besides its grants: system is the host's
-// system directories, opened; hostname and id fill the generated files.
-func baseView(system []Opened, links map[string]string, id Identity, resolver bool) []Entry {
+// system directories, opened; hostname and id fill the generated files. nodes are the
+// host's devices where none can be made; nil: they are made.
+func baseView(system, nodes []Opened, links map[string]string, id Identity, resolver bool) []Entry {
 	v := make([]Entry, 0, 96) // more than there are
 	add := func(e Entry) { e.system = true; e.Clause = "default"; v = append(v, e) }
 	for _, o := range system {
@@ -151,7 +152,14 @@ func baseView(system []Opened, links map[string]string, id Identity, resolver bo
 	for name, content := range generatedEtc(id, resolver) {
 		add(Entry{Op: "file", At: "/etc/" + name, Access: "plain", Mode: 0o644, content: content})
 	}
+	for _, o := range nodes {
+		o := o
+		add(Entry{Op: "bind", At: o.Path, From: o.Path, Access: "device", Dev: o.Stat.Dev, Ino: o.Stat.Ino, open: &o})
+	}
 	for _, d := range devices {
+		if nodes != nil {
+			break
+		}
 		add(Entry{Op: "device", At: "/dev/" + d.name, Access: "device", Mode: 0o666, rdev: unix.Mkdev(d.major, d.minor)})
 	}
 	for at, target := range map[string]string{

@@ -107,7 +107,7 @@ func TestMergeViewOrder(t *testing.T) {
 	list := []string{"/a ro", "/a/b rw", "/a/b/c ro", "/a.b ro", "/a/b-c rw", "/usr/x ro", "/etc ro", "/etc/hosts ro"}
 	var first []string
 	for range 20 {
-		view, err := mergeView(baseView(nil, map[string]string{"/bin": "usr/bin"}, Identity{UID: 5, GID: 6}, false), grantsOf(list...))
+		view, err := mergeView(baseView(nil, nil, map[string]string{"/bin": "usr/bin"}, Identity{UID: 5, GID: 6}, false), grantsOf(list...))
 		must(t, err)
 		got := shape(view)
 		if first == nil {
@@ -212,7 +212,7 @@ func TestBaseViewGrantsLittle(t *testing.T) {
 	opened, links, err := openSystem()
 	must(t, err)
 	defer closeAll(opened)
-	for _, e := range baseView(opened, links, Identity{UID: 5, GID: 6}, false) {
+	for _, e := range baseView(opened, nil, links, Identity{UID: 5, GID: 6}, false) {
 		if !e.system || e.Clause != "default" || e.IDMap {
 			t.Errorf("%+v is not marked as a part of every run", e)
 		}

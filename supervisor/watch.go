@@ -30,6 +30,7 @@ func (r *Run) watch(ctx context.Context) exited {
 	if oom != nil {
 		defer oom()
 	}
+	defer w.lastLook()
 	return w.loop(ctx)
 }
 
@@ -50,7 +51,8 @@ func (w *watcher) loop(ctx context.Context) exited {
 	if n := w.r.plan.Limits.Wall; n >= 0 {
 		wall = time.After(time.Duration(n))
 	}
-	cpu, output, loss := w.nextCPU(), w.nextCount(), w.nextLoss()
+	var looked <-chan looked
+	cpu, output, loss, look := w.nextCPU(), w.nextCount(), w.nextLoss(), w.nextLook()
 	flush := time.NewTicker(flushEvery)
 	defer flush.Stop()
 	for {
@@ -68,6 +70,11 @@ func (w *watcher) loop(ctx context.Context) exited {
 				w.end(runs.ReasonCPU, 0)
 			}
 			cpu = w.nextCPU()
+		case <-look:
+			look, looked = nil, w.startLook()
+		case got := <-looked:
+			w.judge(got)
+			look, looked = w.nextLook(), nil
 		case <-output:
 			if w.overOutput() {
 				w.end(runs.ReasonOutput, 0)
@@ -84,6 +91,9 @@ func (w *watcher) loop(ctx context.Context) exited {
 			}
 		case <-flush.C:
 			w.settle()
+			if err := w.r.bound(); err != nil {
+				w.r.cfg.Log.Error().Err(err).Msg("giving up capabilities")
+			}
 			if err := w.r.rec.w.Flush(); err != nil {
 				w.r.cfg.Log.Error().Err(err).Msg("record")
 			}
@@ -149,6 +159,11 @@ func (w *watcher) hangup() {
 	if err := w.r.proc.Hangup(); err != nil {
 		w.r.cfg.Log.Error().Err(err).Msg("lifeline")
 	}
+	if w.r.leaf == nil {
+		if err := w.r.proc.Kill(); err != nil {
+			w.r.cfg.Log.Error().Err(err).Msg("kill")
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
 	if err := w.r.leaf.Kill(ctx); err != nil {
@@ -177,7 +192,7 @@ func (w *watcher) forward(s os.Signal) {
 // nextCPU is when the cpu limit can be met at the earliest: all CPUs busy from now on.
 func (w *watcher) nextCPU() <-chan time.Time {
 	n := w.r.plan.Limits.CPU
-	if n < 0 || w.reason != "" {
+	if n < 0 || w.reason != "" || w.r.leaf == nil {
 		return nil
 	}
 	user, system, err := w.r.leaf.CPU()

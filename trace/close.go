@@ -11,7 +11,7 @@ import (
 func (t *Writer) Judge() (Judgement, []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return (&Report{Summary: t.sealed, Lost: t.lost(), Findings: t.findings, numbers: t.numbers}).Judge()
+	return (&Report{Summary: t.sealed, Lost: t.lost(), Findings: t.findings, Degraded: t.degraded, numbers: t.numbers}).Judge()
 }
 
 // Close ends the record: loss records for what this Writer could not keep, then

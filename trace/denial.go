@@ -43,7 +43,11 @@ func Sentence(e *Event) string {
 		b = append(b, " ("+strings.TrimPrefix(s, ", ")+")"...)
 	}
 	if e.Remedy != "" && !secret(e) {
-		b = append(b, ": add "+Line(e.Remedy)...)
+		b = append(b, ": "...)
+		if !strings.HasPrefix(e.Remedy, "install ") { // what to do, and not what to write
+			b = append(b, "add "...)
+		}
+		b = append(b, Line(e.Remedy)...)
 	}
 	if n := e.Times(); n > 1 {
 		b = append(b, ", "+strconv.FormatUint(n, 10)+" times"...)

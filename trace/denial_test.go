@@ -108,3 +108,26 @@ func TestAdvisable(t *testing.T) {
 		}
 	}
 }
+
+// A call that takes a capability is refused because agentguard gives none: a file's own
+// permissions are another matter.
+func TestExplainCapabilities(t *testing.T) {
+	for _, c := range []struct {
+		e             Event
+		layer, advice string
+	}{
+		{
+			Event{Kind: KindDeny, Syscall: "prctl", Errno: 1, Layer: LayerDAC, Certainty: Certain},
+			"dac: ordinary permissions, or the capability that the call takes, of which no run has any; no clause of the policy", "none: no policy gives a run capabilities",
+		},
+		{
+			Event{Kind: KindOpen, Path: []byte("/srv/x"), Errno: 13, Layer: LayerDAC, Certainty: Certain},
+			"dac: ordinary permissions, of the file or of the command's user; no clause of the policy", "none here: it is not agentguard that refuses",
+		},
+	} {
+		d := &refusal{e: c.e}
+		if d.layer() != c.layer || d.remedy() != c.advice {
+			t.Errorf("%s: %q, %q", c.e.Kind, d.layer(), d.remedy())
+		}
+	}
+}

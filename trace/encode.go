@@ -294,6 +294,7 @@ func (l *line) run(e *Event) {
 	l.text(`,"kernel":`, e.Kernel)
 	l.text(`,"tier":`, e.Tier)
 	l.text(`,"plan_sha256":`, e.PlanSHA256)
+	l.texts(`,"degraded":[`, e.Degraded)
 	l.text(`,"text":`, e.Text)
 }
 
@@ -306,9 +307,14 @@ func (l *line) summary(e *Event) {
 		l.b = strconv.AppendUint(append(l.b, ':'), c.N, 10)
 	}
 	l.flag("}", len(e.Counts) > 0)
-	for i, s := range e.Findings {
-		l.open(`,"findings":[`, i)
+	l.texts(`,"findings":[`, e.Findings)
+}
+
+// texts writes a list of texts; open begins it. An empty one is left out.
+func (l *line) texts(open string, list []string) {
+	for i, s := range list {
+		l.open(open, i)
 		l.b, _ = appendJSON(l.b, s)
 	}
-	l.flag("]", len(e.Findings) > 0)
+	l.flag("]", len(list) > 0)
 }

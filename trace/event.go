@@ -192,6 +192,9 @@ type Count struct {
 	N    uint64
 }
 
+// ExitUnknown is the exit code of a process that has ended and of which is not known how.
+const ExitUnknown = -1
+
 // Event is one record. The zero value of a field means "absent" unless its
 // comment says otherwise. Byte slices may be reused by the caller as soon as
 // Append returns; those of an Event filled by a Reader are valid until its next
@@ -269,7 +272,7 @@ type Event struct {
 	Hidden     uint64 // call: how often the answer held the credential, which was overwritten
 	Credential string // call: keyed digest of where the credential is from; lower-case hex
 
-	Limit      string // name of the limit: "memory", "pids", "cpu", "wall", "output", ...
+	Limit      string // name of the limit: "memory", "tasks", "cpu", "wall", "output", ...
 	LimitValue uint64 // bytes, count or ns
 	LimitHits  uint64
 	Probe      string // canary: which probe
@@ -282,13 +285,13 @@ type Event struct {
 	Certainty  Certainty
 	Blockers   string // what Landlock did not grant, by itself: "fs.read_file", several with commas
 
-	ExitCode int32 // always written for exit and summary unless Signal is set
+	ExitCode int32 // always written for exit and summary unless Signal is set; ExitUnknown
 	Signal   int32 // number that ended the process, or that was sent
 	Core     bool
 	UTime    uint64 // ns
 	STime    uint64 // ns
 	MaxRSS   uint64 // bytes
-	Reason   string // why the run ended: "exit", "signal", "wall", "cpu", "memory", "error"
+	Reason   string // why the run ended: "exit", "signal", "wall", "cpu", "memory", "output", "loss", "hidden", "error"
 
 	Stream string // "stdout" or "stderr"
 	Kept   uint64 // bytes of the stream that the record keeps
@@ -305,6 +308,9 @@ type Event struct {
 	Kernel     string // release
 	Tier       string // sensor tier
 	PlanSHA256 string // lower-case hex
+	// Degraded are guarantees that the run did not have, each with why and what would
+	// change it: start. A record with any is never complete.
+	Degraded []string
 
 	Text    string  // a remark of ours
 	Records uint64  // summary: records before it

@@ -185,6 +185,9 @@ func (d *refusal) layer() string {
 		}
 	case LayerDAC:
 		s = "dac: ordinary permissions, of the file or of the command's user; no clause of the policy"
+		if d.e.Kind == KindDeny { // of no file
+			s = "dac: ordinary permissions, or the capability that the call takes, of which no run has any; no clause of the policy"
+		}
 	case LayerLimit:
 		s = "limit: a limit of the run was met"
 	case LayerNone:
@@ -265,6 +268,8 @@ func (d *refusal) remedy() string {
 		return "none is named for paths that usually hold credentials"
 	case d.e.Remedy != "":
 		return Line(d.e.Remedy)
+	case d.e.Layer == LayerDAC && d.e.Kind == KindDeny:
+		return "none: no policy gives a run capabilities"
 	case d.e.Layer == LayerDAC || d.e.Layer == LayerNone:
 		return "none here: it is not agentguard that refuses"
 	case d.e.Layer == LayerSeccomp:

@@ -15,7 +15,7 @@ import (
 //
 // where events, folded and dropped are counts of the summary ("cpu.N.events"),
 // kept are the lines with that cpu, and lost is what loss records say of it.
-// docs/record.md has the terms.
+// docs/seal.md has the terms.
 type ledger struct {
 	cpus map[uint32]*cpuTally
 	over bool // more CPUs than a kernel can have

@@ -31,6 +31,7 @@ type Judgement string
 // The judgements.
 const (
 	Complete   Judgement = "complete"
+	Degraded   Judgement = "degraded"   // nothing is missing, but the run lacked guarantees, which its start lists
 	Incomplete Judgement = "incomplete" // records are missing, and it says where
 	Unsealed   Judgement = "unsealed"   // it does not end with its summary, or has no seal: the writer died
 	Altered    Judgement = "altered"    // it is not what was sealed: only a Vouched source knows
@@ -62,6 +63,7 @@ type Report struct {
 	After    uint64   // records after the summary
 	Disagree bool     // the summary counts other numbers than were read
 	Findings []string // of the summary
+	Degraded []string // of the start
 	numbers  ledger
 	vouched  Judgement // of the source
 	against  []string  // why
@@ -89,7 +91,7 @@ func (r *Report) Judge() (Judgement, []string) {
 	if r.Summary {
 		why = append(why, r.numbers.findings()...)
 	}
-	if r.vouched != "" && r.vouched != Complete {
+	if r.vouched != "" && r.vouched != Complete && r.vouched != Degraded {
 		why = append(slices.Clone(r.against), why...)
 	}
 	switch {
@@ -99,6 +101,11 @@ func (r *Report) Judge() (Judgement, []string) {
 		return Unsealed, why
 	case len(why) > 0 || r.vouched == Incomplete:
 		return Incomplete, why
+	case len(r.Degraded) > 0 || r.vouched == Degraded:
+		for _, d := range r.Degraded {
+			why = append(why, Line(d))
+		}
+		return Degraded, why
 	}
 	return Complete, nil
 }
@@ -214,6 +221,8 @@ func (r *Reader) account(e *Event) {
 	p.LastSeq = max(p.LastSeq, e.Seq)
 	p.numbers.line(e)
 	switch e.Kind {
+	case KindStart:
+		p.Degraded = append(p.Degraded, e.Degraded[:min(len(e.Degraded), maxFindings-len(p.Degraded))]...)
 	case KindLoss:
 		p.Lost += e.Loss.Count
 		if len(p.Losses) < maxFindings {
@@ -289,5 +298,21 @@ func (r *Reader) Last(src io.ReaderAt, size int64, e *Event) bool {
 			continue
 		}
 		return r.d.decode(b[start:n-1], e) == nil
+	}
+}
+
+// First reads only the first record, the start, as [Reader.Last] does the last.
+func (r *Reader) First(src io.ReaderAt, size int64, e *Event) bool {
+	for window := int64(4 << 10); ; window *= 8 {
+		n := min(window, size)
+		r.long = slices.Grow(r.long[:0], int(n))[:n]
+		if _, err := src.ReadAt(r.long, 0); err != nil && !errors.Is(err, io.EOF) {
+			return false
+		}
+		end := bytes.IndexByte(r.long, '\n')
+		if end < 0 && n < size && window < maxSummary {
+			continue
+		}
+		return end >= 0 && r.d.decode(r.long[:end], e) == nil
 	}
 }

@@ -141,12 +141,13 @@ var schema = []field{
 	{"kernel", word(func(e *Event) *string { return &e.Kernel })},
 	{"tier", word(func(e *Event) *string { return &e.Tier })},
 	{"plan_sha256", word(func(e *Event) *string { return &e.PlanSHA256 })},
+	{"degraded", parseTexts(func(e *Event) *[]string { return &e.Degraded })},
 	{"text", word(func(e *Event) *string { return &e.Text })},
 
 	{"records", number64(func(e *Event) *uint64 { return &e.Records })},
 	{"lost", number64(func(e *Event) *uint64 { return &e.Lost })},
 	{"counts", parseCounts},
-	{"findings", parseFindings},
+	{"findings", parseTexts(func(e *Event) *[]string { return &e.Findings })},
 }
 
 type parser = func(*decoder, *Event) error
@@ -338,10 +339,12 @@ func parseCounts(d *decoder, e *Event) error {
 	return nil
 }
 
-func parseFindings(d *decoder, e *Event) error {
-	return d.list(func(int) error {
-		s, err := d.word()
-		e.Findings = append(e.Findings, s)
-		return err
-	})
+func parseTexts(at func(*Event) *[]string) parser {
+	return func(d *decoder, e *Event) error {
+		return d.list(func(int) error {
+			s, err := d.word()
+			*at(e) = append(*at(e), s)
+			return err
+		})
+	}
 }

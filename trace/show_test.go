@@ -2,36 +2,16 @@ package trace
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s differs (-update rewrites it), -want +got:\n%s", file, d)
-	}
-}
 
 // script writes records with one process after another on a clock of its own.
 type script struct {
@@ -133,7 +113,7 @@ func show(t *testing.T, file string, rec []byte, want Judgement) {
 		t.Errorf("Show: %s, %v; want %s", j, err, want)
 	}
 	assertSafe(t, "view", strings.ReplaceAll(out.String(), "\n", ""))
-	golden(t, file, out.Bytes())
+	testenv.Golden(t, file, out.Bytes())
 }
 
 // TestShowIsBounded feeds records that were made to exhaust a viewer: a chain of

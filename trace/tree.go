@@ -168,6 +168,9 @@ func names(called []byte, paths ...[]byte) bool {
 }
 
 func ending(e *Event) string {
+	if e.Signal == 0 && e.ExitCode == ExitUnknown {
+		return "ended, how is not known"
+	}
 	if e.Signal == 0 {
 		return "exit " + strconv.Itoa(int(e.ExitCode))
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 // work is the record of a run that reads, writes and moves files; differently
@@ -68,7 +70,7 @@ func TestParts(t *testing.T) {
 		out.WriteByte('\n')
 	}
 	assertSafe(t, "view", strings.ReplaceAll(out.String(), "\n", ""))
-	golden(t, "parts.golden", out.Bytes())
+	testenv.Golden(t, "parts.golden", out.Bytes())
 	if _, err := Show(io.Discard, work(t, false), "file\x1b"); err == nil || !strings.Contains(err.Error(), "files") {
 		t.Errorf("an unknown part: %v", err)
 	}
@@ -80,12 +82,12 @@ func TestDiff(t *testing.T) {
 	if err != nil || same {
 		t.Errorf("%t, %v", same, err)
 	}
-	golden(t, "diff.golden", out.Bytes())
+	testenv.Golden(t, "diff.golden", out.Bytes())
 	out.Reset()
 	if _, err := Diff(&out, work(t, false), work(t, true), true); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "diff.json.golden", out.Bytes())
+	testenv.Golden(t, "diff.json.golden", out.Bytes())
 	if same, err := Diff(io.Discard, work(t, true), work(t, true), true); err != nil || !same {
 		t.Errorf("the same record twice: %t, %v", same, err)
 	}
@@ -113,18 +115,18 @@ func TestExplain(t *testing.T) {
 	if d := cmp.Diff([]string{"/opt/sdk/x", "/opt/inc/a.h", "/usr/local/bin/cc"}, asked); d != "" {
 		t.Errorf("asked, -want +got:\n%s", d)
 	}
-	golden(t, "explain.golden", out.Bytes())
+	testenv.Golden(t, "explain.golden", out.Bytes())
 	out.Reset()
 	if _, err := ExplainJSON(&out, work(t, true), nil); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "explain.json.golden", out.Bytes())
+	testenv.Golden(t, "explain.json.golden", out.Bytes())
 	out.Reset()
 	if _, err := Explain(&out, story(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	assertSafe(t, "view", strings.ReplaceAll(out.String(), "\n", ""))
-	golden(t, "explain-story.golden", out.Bytes())
+	testenv.Golden(t, "explain-story.golden", out.Bytes())
 }
 
 // growing gives one more line each time its end is looked at again.
@@ -155,7 +157,7 @@ func TestTail(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "tail.golden", out.Bytes())
+	testenv.Golden(t, "tail.golden", out.Bytes())
 
 	// A line that is not whole yet is waited for, and after the summary nothing is.
 	out.Reset()
@@ -165,7 +167,7 @@ func TestTail(t *testing.T) {
 	if err != nil || j != Complete || g.polls != 4 {
 		t.Errorf("%s, %v, %d polls", j, err, g.polls)
 	}
-	golden(t, "tail-live.golden", out.Bytes())
+	testenv.Golden(t, "tail-live.golden", out.Bytes())
 
 	// The writer died.
 	out.Reset()

@@ -65,6 +65,7 @@ type Writer struct {
 	closed   bool
 	sealed   bool     // Close wrote the summary
 	findings []string // of the summary
+	degraded []string // of the start
 
 	room     int64 // bytes for records, without what Close needs; 0: no bound
 	counts   map[Kind]uint64
@@ -120,6 +121,9 @@ func (t *Writer) Append(e *Event) error {
 	}
 	t.counts[e.Kind] += e.Times()
 	t.numbers.line(e)
+	if e.Kind == KindStart {
+		t.degraded = e.Degraded
+	}
 	if e.Kind == KindLoss {
 		t.reported += e.Loss.Count
 		t.told = addLoss(t.told, e.Loss)

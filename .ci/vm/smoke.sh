@@ -4,6 +4,7 @@
 #
 #   SMOKE_RELEASE   the kernel release that must be running
 #   SMOKE_BIN       the agentguard binary; empty while cmd/agentguard has no code: its cases are skipped, loudly
+#   SMOKE_CASES     the confinement cases (docs/cases.md); empty where they are not to be had
 #   SMOKE_TESTS     directory with Go test binaries and "manifest" (binary, package directory, tests: a regular
 #                   expression or nothing for all; tabs between)
 # The working directory is the repository. For the Go tests, AGENTGUARD_TEST_SEAM_BINARY is a build with that tag and
@@ -135,16 +136,15 @@ run_case "guest: ext4 scratch" guest_scratch
 # ---------------------------------------------------------------------------------------------------------------------
 # The Go tests of the packages that talk to the kernel.
 
-# go_test BINARY DIR TESTS: under emulation everything is 10-18 times slower, hence -short and AGENTGUARD_TEST_SLOW, the
-# factor by which tests stretch their own time limits. The guest has all that is required below: a skip for want of it
-# fails. Other skips are shown.
+# go_test BINARY DIR TESTS: under emulation everything is 10-18 times slower, hence -short. The guest has all that is
+# required below: a skip for want of it fails. Other skips are shown, and what takes more than ten seconds.
 go_test() {
   local status=0
   [[ -x $SMOKE_TESTS/$1 ]] || { echo "$1 was not built" && return 1; }
   cd "$2"
-  AGENTGUARD_TEST_SLOW=15 AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns,strace,python3,gcc,make,loop AGENTGUARD_TEST_DISK=$scratch \
-    "$SMOKE_TESTS/$1" -test.v -test.short -test.run="$3" -test.timeout=400s >"$work/go_test" 2>&1 || status=$?
-  sed -n 's/^ *--- SKIP: /note: skipped: /p' "$work/go_test"
+  AGENTGUARD_TEST_REQUIRE=root,cgroup,bpf,landlock,userns,strace,python3,gcc,make,loop AGENTGUARD_TEST_DISK=$scratch \
+    "$SMOKE_TESTS/$1" -test.v -test.short -test.run="$3" -test.timeout=600s >"$work/go_test" 2>&1 || status=$?
+  sed -n 's/^ *--- SKIP: /note: skipped: /p; s/^--- PASS: \(.* ([1-9][0-9]\+\.[0-9]*s)\)$/note: slow: \1/p' "$work/go_test"
   # Of each test that passed, nothing; what is left at the end is a panic's or a timeout's.
   awk '/^ +--- PASS/ { next } /^=== RUN +[^\/]+$/ { block = "" } { block = block $0 "\n" }
     /^--- (PASS|SKIP)/ { block = "" } /^--- FAIL/ { printf "%s", block; block = "" } END { printf "%s", block }' "$work/go_test"
@@ -455,6 +455,41 @@ mkdir -p "$workspace"
 agentguard_cases=(true exit_status cow env shadow host_pid tcp_connect udp_send udplite io_uring allowlist memory_limit pids_limit wall_limit
   workspace_root workspace_user workspace_ro record record_tier supervisor_killed nothing_left)
 for c in "${agentguard_cases[@]}"; do run_case "agentguard: ${c//_/ }" agentguard_case "case_$c"; done
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Confinement cases for users without root: those whose layers differ by kernel (`make cases-vm` runs all). Of Landlock by
+# its ABI, sockets by path and by abstract name, signals, links; of cgroup v2 alone, the limits; of the overlay's and the
+# user namespace's rules, the workspace; of the sensor's tier, the record of refusals.
+by_kernel=A-unix-01,A-unix-02,A-proc-01,A-fs-02,A-lim-01,A-ovl-02,A-trc-04,A-sec-01
+
+# confinement MODE=CASES...
+confinement() {
+  local status=0
+  ulimit -Sn 4096 # one case opens descriptor 2048
+  AG_CASES_SLOW=15 AGENTGUARD=$SMOKE_BIN .ci/cases.sh "$SMOKE_CASES" "$@" >"$work/cases" 2>&1 || status=$?
+  sed 's/^/note: /' "$work/cases"
+  return "$status"
+}
+
+# Without user namespaces for anybody, which is a setting of hardened hosts.
+confinement_without_userns() {
+  local status=0 most
+  most=$(cat /proc/sys/user/max_user_namespaces)
+  echo 0 >/proc/sys/user/max_user_namespaces
+  confinement "$@" || status=$?
+  echo "$most" >/proc/sys/user/max_user_namespaces
+  return "$status"
+}
+
+if [[ -n ${SMOKE_CASES:-} ]]; then
+  run_case "confinement: a user, through the helper and without" agentguard_case \
+    confinement "helper=$by_kernel" userns=A-unix-01,A-unix-02,A-proc-01,A-fs-02,A-ovl-02,A-sec-01
+  case $SMOKE_RELEASE in
+  6.*) ;; # one kernel will do
+  *) run_case "confinement: max_user_namespaces=0" agentguard_case \
+    confinement_without_userns helper=A-fs-02,A-lim-01,A-ovl-02,A-trc-04 landlock=A-unix-01,A-unix-02,A-proc-01,A-fs-02 ;;
+  esac
+fi
 
 echo "# smoke: total=$count failed=$failed skipped=$skipped"
 ((failed == 0))

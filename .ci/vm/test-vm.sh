@@ -8,8 +8,10 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-boot_limit=${AGENTGUARD_VM_LIMIT:-700} # seconds for smoke.sh in one boot
-kernel_packages='^(bpf|landlock|internal|supervisor)(/|$)' # directories whose tests talk to the kernel
+boot_limit=${AGENTGUARD_VM_LIMIT:-1100} # seconds for smoke.sh in one boot
+cases=$(realpath "${CASES:-$vm_repo/../shared/cases}")
+# Directories whose tests find out what differs by kernel. AGENTGUARD_VM_PACKAGES: others, '.' for all.
+kernel_packages=${AGENTGUARD_VM_PACKAGES:-'^(bpf|landlock|supervisor|supervisor/init|internal/(cgroup|codewatch|loopfs|netguard|notify|outer|overlay|seccomp|tally|terminal))$'}
 
 # build fills $out: the static binary and the test binaries of the packages that talk to the kernel.
 build() {
@@ -57,23 +59,26 @@ judge() {
   ((bad == 0 && status == 0)) || return 1
 }
 
-# smoke KDIR boots one kernel; its verdict is the function's status.
+# smoke KDIR boots one kernel; its verdict is the function's status. What it prints begins with the kernel's version:
+# kernels run beside each other.
 smoke() {
-  local kdir=$1 release status=0 start=$SECONDS binary=''
+  local kdir=$1 release status=0 start=$SECONDS binary='' log
   release=$(basename "$kdir")
+  log=$out/$release.log
   [[ -x $out/agentguard ]] && binary=$out/agentguard
-  echo "== $release"
-  : >"$out/smoke.log"
+  : >"$log"
   "$vm_dir/vmrun.sh" -d "$vm_repo" -t "$boot_limit" -e SMOKE_RELEASE="$release" -e SMOKE_BIN="$binary" \
-    -e SMOKE_TESTS="$out/tests" -e AGENTGUARD_TEST_SEAM_BINARY="${binary:+$binary-seam}" -e AGENTGUARD_TEST_PROGRAMS="$out" \
-    "$kdir" "$vm_dir/smoke.sh" >"$out/smoke.log" &
-  vm_pid=$!
-  # In the background, so that a signal to this script reaches the trap at once and the VM by it.
-  tail -n +1 -s 0.2 --pid="$vm_pid" -f "$out/smoke.log" &
+    -e SMOKE_TESTS="$out/tests" -e SMOKE_CASES="$([[ ! -x $cases/run_case.sh ]] || echo "$cases")" \
+    -e AGENTGUARD_TEST_SEAM_BINARY="${binary:+$binary-seam}" -e AGENTGUARD_TEST_PROGRAMS="$out" \
+    "$kdir" "$vm_dir/smoke.sh" >"$log" &
+  local vm_pid=$!
+  # In the background, so that a signal to this process reaches the trap at once and the VM by it.
+  # shellcheck disable=SC2064 # the pid of now
+  trap "kill $vm_pid; exit 143" TERM
+  tail -n +1 -s 0.2 --pid="$vm_pid" -f "$log" | sed -u "s/^/${release%%[-+]*}: /" &
   wait "$vm_pid" || status=$?
-  vm_pid=''
   wait
-  if judge "$out/smoke.log" "$status"; then
+  if judge "$log" "$status"; then
     echo "== $release: good, $((SECONDS - start)) s"
   else
     echo "== $release: BAD (status $status), $((SECONDS - start)) s"
@@ -83,7 +88,10 @@ smoke() {
 
 # shellcheck disable=SC2317 # called by the trap
 cleanup() {
-  if [[ -n $vm_pid ]] && kill "$vm_pid" 2>/dev/null; then wait "$vm_pid" || true; fi
+  if ((${#boots[@]})); then
+    kill "${boots[@]}" 2>/dev/null || true
+    wait || true
+  fi
   rm -rf "$out"
 }
 
@@ -92,7 +100,7 @@ mkdir -p "$vm_cache"
 find "$vm_cache" -maxdepth 1 -name 'build.*' -mmin +600 -exec rm -rf {} + # of scripts that were killed -9
 # Below the cache, which vmrun.sh shows to the guest wherever it is.
 out=$(mktemp -d "$vm_cache/build.XXXXXX")
-vm_pid=''
+boots=()
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
@@ -100,6 +108,11 @@ trap 'exit 143' TERM HUP
 (($#)) || set -- 6.12. newest
 list=$("$vm_dir/fetch-kernels.sh" "$vm_cache/kernels" "$@") || die "not all kernels are to be had"
 mapfile -t kernels < <(awk '!seen[$0]++' <<<"$list") # two prefixes may name one kernel: it is booted once
-bad=()
-for kdir in "${kernels[@]}"; do smoke "$kdir" || bad+=("$(basename "$kdir")"); done
-((${#bad[@]} == 0)) || { log "failed on ${bad[*]}" && exit 1; }
+bad=0
+for kdir in "${kernels[@]}"; do
+  smoke "$kdir" &
+  boots+=($!)
+done
+for pid in "${boots[@]}"; do wait "$pid" || bad=1; done
+boots=()
+exit "$bad"

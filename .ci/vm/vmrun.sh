@@ -12,7 +12,8 @@
 # Status 124: the limit struck; 125: the guest did not run CMD or did not power off in order.
 #
 # KVM is never used, even where /dev/kvm opens: a nested KVM may not boot a stock kernel, and a test that depends on
-# the machine's mood is none. One VM runs at a time (a lock): two would only starve each other into their limits.
+# the machine's mood is none. As many VMs run at a time as the machine has CPUs, two at most (locks): each emulates one CPU
+# by one thread, and more would only starve each other into their limits.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -37,22 +38,37 @@ shift
 [[ $EUID == 0 ]] || die "must run as root: the guest needs all of the host's files to read"
 [[ -f $kdir/vmlinux ]] || die "$kdir holds no vmlinux: run fetch-kernels.sh"
 
-mkdir -p "$vm_cache/run"
-exec 9>"$vm_cache/vm.lock"
-flock -w 900 9 || die "another VM held $vm_cache/vm.lock for 15 minutes"
-
-# remove_runs DIR... removes run directories. Never recursive: DIR/root is where a daemon's mount namespace has the
-# whole machine.
-remove_runs() {
-  local d
-  for d in "$@"; do
-    rm -f "$d"/* 2>/dev/null || true
-    rmdir "$d/root" "$d" 2>/dev/null || true
+# take_place waits for one of the places for a VM, which is held by descriptor 9, and sets $place.
+take_place() {
+  local n places deadline=$((SECONDS + 900))
+  places=$(nproc)
+  ((places < 2)) || places=2
+  while ((SECONDS < deadline)); do
+    for ((n = 1; n <= places; n++)); do
+      exec 9>"$vm_cache/vm.lock.$n"
+      if flock -n 9; then
+        place=$n
+        return 0
+      fi
+    done
+    sleep 1
   done
+  die "other VMs held $vm_cache/vm.lock.* for 15 minutes"
 }
 
-remove_runs "$vm_cache"/run/vm.* # of scripts that were killed -9: we hold the lock, so none is alive
-run=$(mktemp -d "$vm_cache/run/vm.XXXXXX")
+# remove_run DIR removes a run's directory. Never recursive: DIR/root is where a daemon's mount namespace has the
+# whole machine.
+remove_run() {
+  rm -f "$1"/* 2>/dev/null || true
+  rmdir "$1/root" "$1" 2>/dev/null || true
+}
+
+mkdir -p "$vm_cache/run"
+place=''
+take_place
+run=$vm_cache/run/vm.$place
+remove_run "$run" # of a script that was killed -9: we hold its place, so it is not alive
+mkdir "$run"
 fsd_pid='' qemu_pid=''
 
 # shellcheck disable=SC2317 # called by the trap
@@ -71,14 +87,14 @@ end_child() {
 cleanup() {
   end_child "$qemu_pid"
   end_child "$fsd_pid"
-  remove_runs "$run"
+  remove_run "$run"
 }
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 # The initramfs: vminit and modules, then what to run.
-vminit=$vm_cache/vminit
+vminit=$run/vminit
 (cd "$vm_repo" && CGO_ENABLED=0 GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o "$vminit" ./.ci/vm/vminit) ||
   die "vminit does not build"
 "$vm_dir/mkinitrd.sh" "$kdir" "$vminit" "$run/initrd"

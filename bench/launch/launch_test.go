@@ -25,7 +25,7 @@ func TestMeasureInterleaves(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	script := func(word string) []string { return []string{"/bin/sh", "-c", "printf " + word + " >>" + log} }
 	rows := []*row{{name: "a", argv: script("a")}, {name: "b", argv: script("b")}}
-	if err := measure(rows, 2); err != nil {
+	if err := measure(rows, 2, 0); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(log)

@@ -2,7 +2,7 @@
 // bubblewrap with all its namespaces, and under agentguard, in interleaved
 // rounds so that a noisy machine disturbs all of them alike.
 //
-//	launch [-agentguard FILE] [-bwrap FILE] [-rounds N] [-breakdown=false] [-user UID [-together N]]
+//	launch [-agentguard FILE] [-bwrap FILE] [-rounds N] [-breakdown=false] [-user UID [-together N]] [-rest D]
 //
 // With -user, there is a row of that user's through the privileged helper, and last
 // N runs are started at once.
@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 )
 
 func main() {
@@ -30,8 +31,9 @@ func main() {
 	breakdown := flag.Bool("breakdown", true, "then show where agentguard's own time goes")
 	user := flag.Int("user", 0, "also as this user, through the helper; 0: not")
 	crowd := flag.Int("together", 64, "with -user: then so many runs at once; 0: not")
+	rest := flag.Duration("rest", 40*time.Millisecond, "before each run; 0: one follows the other")
 	flag.Parse()
-	if err := start(options{*agentguard, *bwrap, *rounds, *breakdown, *user, *crowd}); err != nil {
+	if err := start(options{*agentguard, *bwrap, *rounds, *breakdown, *user, *crowd, *rest}); err != nil {
 		fmt.Fprintln(os.Stderr, "launch:", err)
 		os.Exit(1)
 	}
@@ -42,6 +44,7 @@ type options struct {
 	rounds            int
 	breakdown         bool
 	user, together    int
+	rest              time.Duration
 }
 
 func start(o options) error {
@@ -91,10 +94,10 @@ func run(o options) error {
 	} else {
 		fmt.Fprintln(os.Stderr, "launch: no bwrap here: its row is left out")
 	}
-	if err := measure(rows, o.rounds); err != nil {
+	if err := measure(rows, o.rounds, o.rest); err != nil {
 		return err
 	}
-	fmt.Printf("%d rounds, interleaved; milliseconds\n", o.rounds)
+	fmt.Printf("%d rounds, interleaved, %v before each; milliseconds\n", o.rounds, o.rest)
 	if err := table(os.Stdout, rows); err != nil {
 		return err
 	}

@@ -18,12 +18,14 @@ type row struct {
 }
 
 // measure runs every row once a round. Each round begins with another row, so
-// that none always follows the same neighbour.
-func measure(rows []*row, rounds int) error {
+// that none always follows the same neighbour. Before each run the machine has a rest, in
+// which a helper makes what it keeps in reserve: else that were in the row after it.
+func measure(rows []*row, rounds int, rest time.Duration) error {
 	warm := rounds/10 + 1
 	for i := range warm + rounds {
 		for k := range rows {
 			r := rows[(i+k)%len(rows)]
+			time.Sleep(rest)
 			took, err := once(r, os.Stderr)
 			if err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)

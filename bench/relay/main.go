@@ -44,7 +44,7 @@ func init() { runtime.LockOSThread() }
 func main() {
 	var o options
 	flag.StringVar(&o.agentguard, "agentguard", "bin/agentguard", "the agentguard binary")
-	flag.IntVar(&o.rounds, "rounds", 20, "measured rounds, after one to warm up")
+	flag.IntVar(&o.rounds, "rounds", 40, "measured rounds, after one to warm up")
 	flag.Int64Var(&o.megabytes, "megabytes", 128, "of each stream")
 	flag.IntVar(&o.requests, "requests", 2000, "small requests on one connection; a tenth as many on connections of their own")
 	flag.IntVar(&o.idle, "idle", 2000, "idle connections at the end; 0: none")

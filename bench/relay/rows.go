@@ -140,7 +140,8 @@ var columns = []struct {
 	{"CPU ms", 3, 2},
 }
 
-// table prints the medians, and the medians of the ratios to the reference in the same turn.
+// table prints the medians, and the medians of the ratios to the reference in the same
+// turn; then how far the ratios of the allowlist lie apart.
 func table(w io.Writer, rows []*row, o *options) error {
 	fmt.Fprintf(w, "%d rounds of %d MB, %d requests, %d connections; medians, and in brackets that of the ratios to %q;\n"+
 		"CPU is the process's that relays, for the measure before it\n", o.rounds, o.megabytes, o.requests, o.requests/10, reference)
@@ -153,21 +154,34 @@ func table(w io.Writer, rows []*row, o *options) error {
 	for _, r := range rows {
 		fmt.Fprintf(out, "%s\t", r.name)
 		for i, v := range r.got {
-			var ratio []float64
-			for j := range v {
-				ratio = append(ratio, v[j]/base[i][j])
-			}
-			fmt.Fprintf(out, "%.0f (%.2f)\t", median(v), median(ratio))
+			fmt.Fprintf(out, "%.0f (%.2f)\t", quantile(v, 0.5), quantile(ratios(v, base[i]), 0.5))
 		}
 		fmt.Fprintln(out)
 	}
+	last := rows[len(rows)-1]
+	fmt.Fprintf(out, "%s, middle half of the ratios\t", last.name)
+	for i, v := range last.got {
+		r := ratios(v, base[i])
+		fmt.Fprintf(out, "%.2f to %.2f\t", quantile(r, 0.25), quantile(r, 0.75))
+	}
+	fmt.Fprintln(out)
 	return out.Flush()
 }
 
-func median(v []float64) float64 {
+// ratios are those of each turn.
+func ratios(v, base []float64) []float64 {
+	out := make([]float64, 0, len(v))
+	for i := range v {
+		out = append(out, v[i]/base[i])
+	}
+	return out
+}
+
+// quantile is the value that a share q of the others is below.
+func quantile(v []float64, q float64) float64 {
 	if len(v) == 0 {
 		return math.NaN()
 	}
 	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
+	return v[min(int(q*float64(len(v))), len(v)-1)]
 }

@@ -148,13 +148,18 @@ static long take_mapping(struct task_struct *task, struct vm_area_struct *vma, s
 	return 0;
 }
 
-INLINE u8 how_mapped(u64 prot, const struct mapping *mapping)
+/* how_mapped: a private mapping that can be written too will have copies when it is executed. */
+INLINE u8 how_mapped(u64 prot, u64 flags, bool8 copies)
 {
 	if (!(prot & PROT_EXEC))
 		return HOW_MAP_WRITE;
-	if (!mapping->file)
-		return HOW_MAP_ANON;
-	return mapping->copies && !(mapping->flags & VM_SHARED) ? HOW_MAP_COPY : HOW_MAP_EXEC;
+	return (copies || (prot & PROT_WRITE)) && !(flags & VM_SHARED) ? HOW_MAP_COPY : HOW_MAP_EXEC;
+}
+
+/* written_too: what is executed is the file's own, and can be written to without a call. */
+INLINE bool8 written_too(u64 prot, u64 flags)
+{
+	return (prot & PROT_EXEC) && (prot & PROT_WRITE) && (flags & VM_SHARED);
 }
 
 /*
@@ -179,9 +184,13 @@ INLINE void on_mmap(const struct member *m, const u64 *args, s64 ret, s32 nr)
 		mapping.flags = args[3] & MAP_SHARED ? VM_SHARED : 0;
 		source = SOURCE_FD;
 	}
-	found_file(mapping.file, ret, nr, args[2] & PROT_EXEC ? HOW_MAP_EXEC : HOW_MAP_WRITE, source);
+	found_file(mapping.file, ret, nr, how_mapped(args[2], mapping.flags, 0), source);
 	if ((args[2] & PROT_EXEC) || (mapping.flags & VM_SHARED))
 		note_file(m->id, m->run, m->counts);
+	if (written_too(args[2], mapping.flags)) {
+		found_file(mapping.file, ret, nr, HOW_MAP_WRITE, source);
+		note_file(m->id, m->run, m->counts);
+	}
 }
 
 /* A range whose protection was changed, and how far it has been gone through. */
@@ -201,9 +210,13 @@ SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
 
 	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0) || !find(&m, run))
 		return 0;
-	found_file(mapping.file, 0, nr, how_mapped(prot, &mapping), SOURCE_OBJECT);
+	found_file(mapping.file, 0, nr, !mapping.file && (prot & PROT_EXEC) ? HOW_MAP_ANON : how_mapped(prot, mapping.flags, !!mapping.copies), SOURCE_OBJECT);
 	if ((prot & PROT_EXEC) || (mapping.flags & VM_SHARED))
 		note_file(m.id, m.run, m.counts);
+	if (mapping.file && written_too(prot, mapping.flags)) {
+		found_file(mapping.file, 0, nr, HOW_MAP_WRITE, SOURCE_OBJECT);
+		note_file(m.id, m.run, m.counts);
+	}
 	return mapping.end - at;
 }
 

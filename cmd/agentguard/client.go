@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,8 +25,14 @@ import (
 // hear the environment and show records of its own making.
 func dialHelper() (*net.UnixConn, error) {
 	path := helperSocket()
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
+	c, err := dialQueued(path)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return nil, &supervisor.Refusal{
+			What:   fmt.Sprintf("the privileged helper at %s has had a full queue of callers for %v", trace.Quote(path), queueLimit),
+			Remedy: "try again; its log says who asks so often",
+		}
+	case err != nil:
 		return nil, &supervisor.Refusal{
 			What: "the privileged helper does not answer at " + trace.Quote(path), Err: errors.Unwrap(err),
 			Remedy: "its administrator starts it (systemctl start agentguard.socket), and lets its group use it",
@@ -44,6 +51,20 @@ func dialHelper() (*net.UnixConn, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// queueLimit is how long a caller waits for a place in the queue of the helper's socket.
+const queueLimit = 10 * time.Second
+
+// dialQueued connects to a socket, and waits where its queue is full: another user may
+// flood it, and a connect(2) that does not block says EAGAIN then (unix(7)).
+func dialQueued(path string) (*net.UnixConn, error) {
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if !errors.Is(err, unix.EAGAIN) || time.Since(began) > queueLimit {
+			return c, err
+		}
+	}
 }
 
 // askOnce sends a request and returns its answer.
@@ -101,9 +122,14 @@ func conflicts(err error) []changes.Conflict {
 	return nil
 }
 
-// shownRecords asks for the caller's records and for what vouches for them.
-func shownRecords() (*runs.State, *vault.Vault, error) {
-	f, err := askOnce(&helper.Frame{Kind: helper.Records})
+// shownRecords asks for the records of a user, "" is the caller, and for what vouches for
+// them.
+func shownRecords(of string) (*runs.State, *vault.Vault, error) {
+	q := &helper.Frame{Kind: helper.Records}
+	if of != "" {
+		q.Lists = [][]string{{of}}
+	}
+	f, err := askOnce(q)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -140,7 +166,7 @@ func askHelper(id string) func(picks []byte, discard, force bool) error {
 
 // throughHelper runs a command, or prints its plan, on the other side. The policy has
 // been checked here for the sake of its messages; the helper checks it again.
-func (f *execFlags) throughHelper(args []string, out *os.File, sigs <-chan os.Signal) (*runs.Result, error) {
+func (f *execFlags) throughHelper(args []string, out *os.File) (*runs.Result, error) {
 	if f.state != "" {
 		return nil, &supervisor.Refusal{What: "--state is root's: the helper keeps the records of user " + strconv.Itoa(os.Getuid()) + " apart", Remedy: "leave it out"}
 	}
@@ -161,7 +187,7 @@ func (f *execFlags) throughHelper(args []string, out *os.File, sigs <-chan os.Si
 		return nil, err
 	}
 	q.own = s.pty != nil
-	res, err := s.run(q, sigs)
+	res, err := s.run(q)
 	return res, errors.Join(err, s.close())
 }
 
@@ -210,17 +236,21 @@ func dryRun(q *execRequest, out io.Writer) error {
 	return a.Close()
 }
 
-// run sends the request and waits for the end of the run.
-func (s *streams) run(q *execRequest, sigs <-chan os.Signal) (*runs.Result, error) {
+// run sends the request and waits for the end of the run. What can be done while the helper
+// works is done then: a signal before that ends this process, and with it the run.
+func (s *streams) run(q *execRequest) (*runs.Result, error) {
 	c, err := dialHelper()
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	werr := helper.Write(c, &helper.Frame{Kind: helper.Exec, Lists: q.lists(), Files: s.theirs[:]})
+	sigs := forwarded()
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
+	runs.ExpectResult()
+	supervisor.Hurry(false)
 	go func() { // ends with the process
 		for sig := range sigs {
 			if n, ok := sig.(unix.Signal); ok {

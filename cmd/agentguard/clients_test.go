@@ -21,15 +21,17 @@ import (
 	"github.com/agentguard/agentguard/internal/testenv"
 )
 
-// clients are ordinary programs that know of no proxy. Each fetches something
-// from its server by name, over TLS where it can, and says so on its output.
-var clients = []struct {
+type client struct {
 	name  string
 	needs string // a program, or a file
 	argv  []string
 	want  string
 	files map[string]string
-}{
+}
+
+// clients are ordinary programs that know of no proxy. Each fetches something
+// from its server by name, over TLS where it can, and says so on its output.
+var clients = []client{
 	{name: "curl", needs: "curl", argv: []string{"curl", "-sS", "--cacert", "ca.pem", "https://api.test.example:8443/curl"}, want: "hello /curl"},
 	{name: "curl over IPv6", needs: "curl", argv: []string{"curl", "-6sS", "--cacert", "ca.pem", "https://api.test.example:8443/6"}, want: "hello /6"},
 	{name: "curl, upload", needs: "curl", argv: []string{"sh", "-c", "head -c 3000000 /dev/zero | curl -sS --cacert ca.pem -T - https://api.test.example:8443/put"}, want: "hello /put 3000000"},
@@ -84,10 +86,7 @@ sandbox:
 // Real programs reach what is allowed, and nothing of them had to be told.
 func TestClients(t *testing.T) {
 	w := newWorld(t)
-	for _, n := range []string{"api", "git", "db", "redis"} {
-		w.name(n+".test.example", "203.0.113.10", "2001:db8:5::10")
-	}
-	w.name("npm.registry.example", "203.0.113.10")
+	w.nameServers()
 	repo := w.gitRepository()
 	w.serveHTTPS(repo)
 	w.serveSSH()
@@ -98,27 +97,38 @@ func TestClients(t *testing.T) {
 	w.prepareJava()
 	w.write("policy.yaml", fmt.Sprintf(clientPolicy, sockets, w.dir, repo))
 	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			if c.needs != "" {
-				_, err := exec.LookPath(c.needs)
-				if strings.HasPrefix(c.needs, "/") { // a program, or a package of one
-					_, err = os.Stat(c.needs)
-				}
-				if err != nil {
-					testenv.Missing(t, "clients", err.Error())
-				}
-			}
-			for name, content := range c.files {
-				w.write(name, content)
-			}
-			out, res := w.exec([]string{"-p", "policy.yaml"}, c.argv...)
-			if !strings.Contains(out, c.want) || res.Status != 0 {
-				t.Errorf("status %d, %s", res.Status, out)
-			}
-			if c.name != "psql, unix socket" && len(res.Network) == 0 {
-				t.Error("no destination in the result")
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { w.fetch(t, c) })
+	}
+}
+
+func (w *world) nameServers() {
+	for _, n := range []string{"api", "git", "db", "redis"} {
+		w.name(n+".test.example", "203.0.113.10", "2001:db8:5::10")
+	}
+	w.name("npm.registry.example", "203.0.113.10")
+}
+
+// fetch runs one client.
+func (w *world) fetch(t *testing.T, c client) {
+	t.Helper()
+	if c.needs != "" {
+		_, err := exec.LookPath(c.needs)
+		if strings.HasPrefix(c.needs, "/") { // a program, or a package of one
+			_, err = os.Stat(c.needs)
+		}
+		if err != nil {
+			testenv.Missing(t, "clients", err.Error())
+		}
+	}
+	for name, content := range c.files {
+		w.write(name, content)
+	}
+	out, res := w.exec([]string{"-p", "policy.yaml"}, c.argv...)
+	if !strings.Contains(out, c.want) || res.Status != 0 {
+		t.Errorf("status %d, %s", res.Status, out)
+	}
+	if c.name != "psql, unix socket" && len(res.Network) == 0 {
+		t.Error("no destination in the result")
 	}
 }
 

@@ -18,6 +18,10 @@ var completed = map[string]func() []string{
 	"on-loss":  func() []string { return []string{"record", "throttle", "kill"} },
 	"trace":    func() []string { return []string{"all", "changes"} },
 	"commit":   func() []string { return []string{"never", "ask", "success"} },
+	"tty":      func() []string { return []string{"auto", "always", "never"} },
+	"upper":    func() []string { return []string{"ram", "auto", "disk"} },
+	"proxy":    func() []string { return []string{"env", "none"} },
+	"lines":    func() []string { return []string{"all", "each"} },
 	"format":   export.Formats,
 	"only":     trace.Parts,
 	"count-by": func() []string { names, _ := query.Fields(); return names },
@@ -56,7 +60,13 @@ func profileNames() []string {
 }
 
 // completeRuns offers the newest runs, and files where a command takes them.
-func completeRuns(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func completeRuns(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	switch {
+	case strings.Contains(c.Use, "PATH...") && len(args) > 0:
+		return nil, cobra.ShellCompDirectiveDefault
+	case strings.Contains(c.Use, " EXPR ") && len(args) == 0, strings.Contains(c.Use, " SEQ ") && len(args) == 0:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
 	const most = 50
 	names := []string{"last"}
 	state := ""

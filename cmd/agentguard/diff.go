@@ -30,7 +30,7 @@ it is the newest run that staged any.`,
 		Example: "  agentguard diff\n  agentguard diff --patch last | git apply\n  agentguard diff --json | jq -r 'select(.danger) | .path'",
 		Args:    cobra.MaximumNArgs(1),
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	stat := c.Flags().Bool("stat", false, "lines added and removed per path")
 	patch := c.Flags().Bool("patch", false, "a patch for git apply")
 	names := c.Flags().Bool("name-status", false, "one change a line: a letter and the path")

@@ -84,7 +84,7 @@ func TestJSONFieldsAreDocumented(t *testing.T) {
 		{"json.md", "", "", supervisor.BuildInfo{}},
 		{"json.md", "", "", supervisor.HostFacts{}},
 		{"json.md", "## Verification", "## The plan", seal.Report{}},
-		{"record.md", "## result.json", "", runs.Result{}},
+		{"result.md", "## result.json", "", runs.Result{}},
 		{"doctor.md", "## JSON", "", supervisor.Diagnosis{}},
 	} {
 		doc := readDoc(t, c.doc)

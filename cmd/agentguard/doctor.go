@@ -10,13 +10,23 @@ import (
 	"github.com/agentguard/agentguard/supervisor"
 )
 
+// helperServes asks the helper whether it is there, root's, and lets this user in.
+func helperServes() error {
+	c, err := dialHelper()
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
 func newDoctor() *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "Say what this host enforces and records, layer by layer, and what to change", Args: cobra.NoArgs,
 		Long: `doctor tries what a run does, layer by layer, and says what this host enforces and
 records, what is thin or missing, and what to change. It never goes by versions,
 changes nothing and leaves nothing behind. What only root can try is unknown to
-others. docs/doctor.md explains every row and the JSON.
+others. The three ways to a run stand side by side first: as root or by the helper, in
+a user namespace, by Landlock alone. docs/doctor.md explains every row and the JSON.
 
 Exit status: 0 when nothing is missing (thin layers included: runs go ahead and say
 so); 1 when something is missing, so that a run with the default policy would be
@@ -25,7 +35,7 @@ refused or go unrecorded.`,
 	}
 	asJSON := c.Flags().Bool("json", false, "as JSON")
 	c.RunE = func(*cobra.Command, []string) error {
-		d := supervisor.Diagnose()
+		d := supervisor.Diagnose(helperServes)
 		var err error
 		if *asJSON {
 			err = d.WriteJSON(os.Stdout)

@@ -38,6 +38,7 @@ type world struct {
 	t   *testing.T
 	dir string // of the run: its workspace
 	bin string // of agentguard
+	by  *loner // who runs it; nil: root
 
 	mu      sync.Mutex
 	hits    map[string]int      // connections and datagrams by address
@@ -273,8 +274,14 @@ func (w *world) write(name, content string) {
 func (w *world) exec(flags []string, argv ...string) (out string, res *runs.Result) {
 	w.t.Helper()
 	result := filepath.Join(w.t.TempDir(), "result.json")
+	if w.by != nil {
+		result = filepath.Join(w.by.home, "result.json")
+	}
 	args := append([]string{"exec", "-w", w.dir, "--json", result, "--wall", "60s"}, flags...)
 	cmd := exec.Command(w.bin, append(append(args, "--"), argv...)...)
+	if w.by != nil {
+		cmd = w.by.as(cmd.Args...)
+	}
 	cmd.Dir = w.dir
 	b, err := cmd.CombinedOutput()
 	w.t.Logf("%q: %v", argv, err)

@@ -25,7 +25,7 @@ func TestEgressRebinding(t *testing.T) {
 import socket, time
 for i in range(2):
     try:
-        s = socket.create_connection(("turn.test.example", 8080), 5); print(i, s.recv(99)); s.close()
+        s = socket.create_connection(("turn.test.example", 8080), 30); print(i, s.recv(99)); s.close()
     except OSError as e: print(i, e.errno)
     if i == 0:
         print("FIRST", flush=True); time.sleep(4)
@@ -183,15 +183,8 @@ print("stuck", 0 < stuck < 100 << 20, "good", len(socks), "bad", bad)
 	}
 }
 
-// Datagrams of an allowed name come back from the address that they went to,
-// over both families, up to the largest.
-func TestEgressUDP(t *testing.T) {
-	w := newWorld(t)
-	for _, at := range []string{"203.0.113.10:9123", "[2001:db8:5::10]:9123"} {
-		w.udp(at, func(b []byte) []byte { return b })
-	}
-	w.name("time.test.example", "203.0.113.10")
-	w.write("udp.py", `
+// udpScript sends datagrams in all the ways that there are, and says what came back.
+const udpScript = `
 import socket
 def go(to, n=5, connect=False, fam=socket.AF_INET):
     s = socket.socket(fam, socket.SOCK_DGRAM); s.settimeout(10)
@@ -202,8 +195,18 @@ def go(to, n=5, connect=False, fam=socket.AF_INET):
     except OSError as e: return e.errno
 name = ("time.test.example", 9123)
 print(go(name), "|", go(name, connect=True), "|", go(name, 4000), "|", go(name, fam=socket.AF_INET6), "|", go(("203.0.113.10", 9123)), "|",
-    go(("::ffff:203.0.113.10", 9123), fam=socket.AF_INET6), "|", go(("2001:db8:5::10", 9123), fam=socket.AF_INET6), "|", go((name[0], 9124)), "|", go(("203.0.113.11", 9123)))
-`)
+    go(("::ffff:203.0.113.10", 9123), fam=socket.AF_INET6), "|", go(("2001:db8:5::10", 9123), fam=socket.AF_INET6), "|", go((name[0], 9124), connect=True), "|", go(("203.0.113.11", 9123)))
+`
+
+// Datagrams of an allowed name come back from the address that they went to,
+// over both families, up to the largest.
+func TestEgressUDP(t *testing.T) {
+	w := newWorld(t)
+	for _, at := range []string{"203.0.113.10:9123", "[2001:db8:5::10]:9123"} {
+		w.udp(at, func(b []byte) []byte { return b })
+	}
+	w.name("time.test.example", "203.0.113.10")
+	w.write("udp.py", udpScript)
 	out, res := w.exec([]string{"--allow", "udp://time.test.example:9123", "--allow", "udp://203.0.113.10:9123", "--allow", "udp://[2001:db8:5::10]:9123"}, "/usr/bin/python3", "udp.py")
 	want := "5 from 198.18.0.16 | 5 from 198.18.0.16 | 4000 from 198.18.0.16 | 5 from fd53:6167:7264::10 | 5 from 203.0.113.10 | 5 from ::ffff:203.0.113.10 | 5 from 2001:db8:5::10 | 1 | 1"
 	if !strings.Contains(out, want) {
@@ -290,4 +293,36 @@ func limited(pid int, files []string) bool {
 		}
 	}
 	return false
+}
+
+// Ten thousand names work as one does: the first, the last and one in the middle are
+// reached, each with its own ports, and one that is not among them is not.
+func TestEgressTenThousandNames(t *testing.T) {
+	w := newWorld(t)
+	w.tcp("203.0.113.10:8080")
+	w.tcp("203.0.113.10:8081")
+	var list strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&list, "      - n%d.test.example:%d\n", i, 8080+i%2)
+	}
+	for _, i := range []int{0, 4999, 9999} {
+		w.name(fmt.Sprintf("n%d.test.example", i), "203.0.113.10")
+	}
+	w.name("n10000.test.example", "203.0.113.10")
+	w.write("policy.yaml", "sandbox:\n  filesystem: {workspace: {path: .}}\n  network:\n    allowlist:\n"+list.String())
+	w.write("names.py", `
+import socket
+def go(i, port):
+    try: return socket.create_connection(("n%d.test.example" % i, port), 30).recv(5).decode()
+    except socket.gaierror: return "no name"
+    except OSError as e: return e.errno
+print([go(i, p) for i in (0, 4999, 9999, 10000) for p in (8080, 8081)])
+`)
+	out, res := w.exec([]string{"-p", "policy.yaml"}, "/usr/bin/python3", "names.py")
+	if !strings.Contains(out, "['hello', 1, 1, 'hello', 1, 'hello', 'no name', 'no name']") || res.Record.Verdict != "complete" {
+		t.Errorf("%s %+v", out, res.Record)
+	}
+	if denied(res, "n4999.test.example:8080") == 0 || denied(res, "n10000.test.example") == 0 {
+		t.Errorf("%+v", res.Denials)
+	}
 }

@@ -17,16 +17,17 @@ func TestEgressEitherLayer(t *testing.T) {
 	for _, c := range []struct {
 		off   string
 		relay bool
+		wait  string // for a connection, in seconds
 	}{
-		{"bpf", true},      // the cgroup programs: the edge and the relay are left
-		{"edge", false},    // the edge: the cgroup programs are left, and lead nowhere
-		{"lookup", true},   // listeners instead of the look-up program
-		{"programs", true}, // and no BPF at all
-		{"hold", true},     // connections are accepted first
+		{"bpf", true, "30"},      // the cgroup programs: the edge and the relay are left
+		{"edge", false, "0.4"},   // the edge: the cgroup programs are left, and lead nowhere: nobody answers
+		{"lookup", true, "30"},   // listeners instead of the look-up program
+		{"programs", true, "30"}, // and no BPF at all
+		{"hold", true, "30"},     // connections are accepted first
 	} {
 		t.Run(c.off, func(t *testing.T) {
 			t.Setenv("AGENTGUARD_SEAM_OFF", c.off+",canary")
-			out, res := w.exec(append([]string{"--allow-gap", "record"}, evasionFlags...), "/usr/bin/python3", "attempts.py", "0.2")
+			out, res := w.exec(append([]string{"--allow-gap", "record"}, evasionFlags...), "/usr/bin/python3", "attempts.py", "0.2", c.wait)
 			got := map[string]any{}
 			line, _, _ := strings.Cut(out, "\n")
 			if err := json.Unmarshal([]byte(line), &got); err != nil || len(got) < 40 {

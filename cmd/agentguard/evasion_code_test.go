@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 
 	"github.com/agentguard/agentguard/trace"
@@ -47,6 +49,36 @@ func hashed(execs []trace.Event, sum string) error {
 		if e.SHA256 != sum || e.HashState != "ok" {
 			return fmt.Errorf("exec of %q: digest %q, %s; want %s", e.Path, e.SHA256, e.HashState, sum)
 		}
+	}
+	return nil
+}
+
+// checkHeld: who can still write to what is executed is seen below an overlay too.
+func checkHeld(r *evidence) error {
+	sum := sumOfFile("/bin/true")
+	states := map[string]string{}
+	for _, e := range r.find(trace.KindExec, func(e *trace.Event) bool { return e.SHA256 == sum }) {
+		states[string(e.Path)] += e.HashState
+	}
+	want := map[string]string{r.in("held"): "raced", r.in("free"): "ok", r.in("again"): "okraced", r.in("new/moved"): "raced", r.in("gone"): "raced"}
+	if !maps.Equal(states, want) {
+		return fmt.Errorf("digests are %v, want %v", states, want)
+	}
+	return nil
+}
+
+// checkOwnMemory wants to be told of memory whose content no file says.
+func checkOwnMemory(r *evidence) error {
+	told := map[string]int{}
+	for _, e := range r.find(trace.KindMmapExec, func(e *trace.Event) bool { return e.Anon && bytes.HasPrefix(e.Path, []byte(r.dir)) }) {
+		told[string(e.Path)] += int(e.Times())
+	}
+	want := map[string]int{r.in("segment"): 1, r.in("stack"): 1, r.in("plain"): 1}
+	if !maps.Equal(told, want) {
+		return fmt.Errorf("told %v, want %v", told, want)
+	}
+	if n := len(r.find(trace.KindDeny, refused("shmat"))); n != 1 {
+		return fmt.Errorf("%d refusals of shmat", n)
 	}
 	return nil
 }

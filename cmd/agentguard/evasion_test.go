@@ -123,8 +123,11 @@ func attempt(t *testing.T, program string) *evidence {
 	secret, err := os.Open("/etc/shadow") // a descriptor that must not reach the command
 	must(t, err)
 	defer secret.Close()
-	state := t.TempDir()
-	cmd := exec.Command(agentguard(), append([]string{"exec", "-q", "--state", state, "--mode", "rw", "-w", r.dir, "--"}, command...)...)
+	state, mode := t.TempDir(), "rw"
+	if program == "held.py" {
+		mode = "cow"
+	}
+	cmd := exec.Command(agentguard(), append([]string{"exec", "-q", "--state", state, "--mode", mode, "-w", r.dir, "--"}, command...)...)
 	cmd.Dir, cmd.ExtraFiles = r.dir, []*os.File{secret}
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -219,6 +222,11 @@ Weak points, in words: where fentry programs do not load (the start record's tie
 caller's own text (path_source: user), and a thread that rewrites its memory at the right moment is believed. The same is true of an
 open by one of several threads that loses its descriptor to dup2 before it returns (fd-exit; what would tell, a program in every open of
 the host, is not worth its price: decision 0021), of descriptors that come with a message, and of the names of ACLs.
+
+Acts can be invented. A process may put a seccomp filter of its own before its calls (browsers and file(1) do), and such a filter can answer one with
+any errno, success too, without making it: an unlink that was never made is then recorded with path_source user, as one that was and as a refusal that was none.
+Nothing is hidden so: what a process does is what the kernel makes. Programs, connections, opened and mapped files are objects of the kernel,
+and cannot be invented. The summary's counts say whether seccomp or prctl was called at all.
 `)
 	return b.String()
 }

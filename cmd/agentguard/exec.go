@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -36,11 +37,13 @@ type execFlags struct {
 	json     string
 	dryRun   bool
 	detach   bool // go on without this process
-	quiet    bool
-	verbose  bool
-	tty      string   // when the command gets a terminal of its own
-	cont     string   // the run to continue
-	collect  []string // results that are committed whatever happens to the rest
+
+	withoutHelper bool
+	quiet         bool
+	verbose       bool
+	tty           string   // when the command gets a terminal of its own
+	cont          string   // the run to continue
+	collect       []string // results that are committed whatever happens to the rest
 
 	// Of --dispatch, which is a policy flag: the key is secrets.
 	actions []string // files to look for the action in
@@ -99,7 +102,7 @@ var policyFlags = []struct{ name, short, kind, help string }{
 	{"trace", "", "WHAT", "file events that are recorded: all (the default), or changes, without opens that only read"},
 	{"on-loss", "", "WHAT", "what to do when records would be lost: record (count them), throttle or kill the run"},
 	{"dispatch", "", "ACTION", "when the command ended with 0, dispatch its stdout, which is not shown, and print what came of it"},
-	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here"},
+	{"allow-gap", "", "CLAUSE", "accept that a clause cannot be enforced here; landlock: all that a run lacks where user namespaces are forbidden"},
 }
 
 func newExec() *cobra.Command {
@@ -128,10 +131,11 @@ With --dispatch a command that ended with 0 is followed by the statuses of agent
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error { return f.run(args) },
 	}
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return f.misused(flagError(c, err)) })
 	fl := c.Flags()
 	fl.SetInterspersed(false)
 	f.addPolicyFlags(c)
-	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard, below it users/UID under sudo, where this flag is refused)")
+	fl.StringVar(&f.state, "state", "", "`DIR` for the record (default /var/lib/agentguard, below it users/UID under sudo and by the helper, where this flag is refused; without both ~/.local/state/agentguard)")
 	fl.StringVar(&f.cont, "continue", "", "begin with what run `ID|last` staged; what this run stages holds both")
 	fl.StringArrayVar(&f.collect, "collect", nil, "commit this `FILE`, or what is below this directory, when the command has ended, whatever its status; may be repeated")
 	fl.StringVar(&f.tty, "tty", supervisor.TTYAuto, "a terminal of its own for the command, `WHEN`: auto, stdin and stdout are a terminal; always, stdin and one of the others must be; never, pipes")
@@ -140,6 +144,7 @@ With --dispatch a command that ended with 0 is followed by the statuses of agent
 	fl.StringVar(&f.lines, "lines", "", "with --dispatch each line of stdout is a JSON text, `HOW`: all, none is sent unless all are right; each, each for itself")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the plan, with -v every system call up to execve, and run nothing")
 	fl.BoolVar(&f.detach, "detach", false, "print the run's id and go on without this process, by the helper; agentguard attach, ps and runs kill are for such runs")
+	fl.BoolVar(&f.withoutHelper, "without-helper", false, "do not ask the helper: run in a user namespace of this process's own, with less (see docs/unprivileged.md)")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "write the operational log to stderr")
 	return c
@@ -157,13 +162,19 @@ func (f *execFlags) addPolicyFlags(c *cobra.Command) {
 }
 
 func (f *execFlags) run(args []string) error {
+	supervisor.Hurry(true)
+	entered := f.enter() // before anything is opened: it may not return
 	out, err := openJSON(f.json)
 	if err != nil {
 		return err
 	}
-	res, pol, err := f.execute(args, out)
-	if err != nil { // machines get an answer too
-		return errors.Join(err, writeJSON(out, &runs.Result{Version: version, Argv: args, Status: supervisor.StatusOf(err), Reason: runs.ReasonError, Error: err.Error()}))
+	var res *runs.Result
+	var pol *policy.Policy
+	if err = entered; err == nil {
+		res, pol, err = f.execute(args, out)
+	}
+	if err != nil {
+		return nothingRan(out, args, err)
 	}
 	if res == nil {
 		return nil // a dry run
@@ -185,6 +196,22 @@ func (f *execFlags) run(args []string) error {
 		return status(res.Status)
 	}
 	return dispatched
+}
+
+// nothingRan says to machines too that nothing was run.
+func nothingRan(out *os.File, args []string, err error) error {
+	now := time.Now()
+	return errors.Join(err, writeJSON(out, &runs.Result{Version: version, Argv: args, Started: now, Ended: now, Status: supervisor.StatusOf(err), Reason: runs.ReasonError, Error: err.Error()}))
+}
+
+// misused answers flags that cannot be read, where --json stands before them: what
+// stands after may be the command's.
+func (f *execFlags) misused(err error) error {
+	out, cannot := openJSON(f.json)
+	if cannot != nil {
+		return errors.Join(err, cannot)
+	}
+	return nothingRan(out, []string{}, err)
 }
 
 // execute runs the command; both results are nil after a dry run.
@@ -209,16 +236,16 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	// background may stop us: nobody would keep the limits of the run. A run with a
 	// terminal of its own is frozen first (supervisor.watcher.suspend).
 	signal.Ignore(unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
-	sigs := make(chan os.Signal, 16)
-	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
 	if f.mode == byHelper {
-		res, err := f.throughHelper(args, out, sigs)
+		res, err := f.throughHelper(args, out)
 		return res, pol, err
 	}
+	sigs := forwarded()
 	cfg := supervisor.Config{
 		Policy: pol, Argv: args, Environ: os.Environ(),
 		Stdin: os.Stdin, Stdout: stdout, Stderr: os.Stderr, ActionFiles: f.actions,
 		TTY: f.tty, Slow: f.tellSlow(), StateDir: f.state, SealFile: systemSeal, Signals: sigs, Log: f.log(),
+		Lends: f.mode == inProcess,
 	}
 	if cfg.Continue, err = f.continued(pol); err != nil {
 		return nil, nil, err
@@ -236,6 +263,17 @@ func (f *execFlags) execute(args []string, out *os.File) (*runs.Result, *policy.
 	}
 	defer r.Close()
 	return nil, nil, writePlan(planTo(out), r.Plan(), out != nil, f.verbose)
+}
+
+// forwarded begins to catch the signals that are the command's to hear; a hang-up only
+// where nohup(1) has not said that a run is to outlive its terminal.
+func forwarded() <-chan os.Signal {
+	sigs := make(chan os.Signal, 16)
+	if !signal.Ignored(unix.SIGHUP) {
+		signal.Notify(sigs, unix.SIGHUP)
+	}
+	signal.Notify(sigs, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM)
+	return sigs
 }
 
 // checkDetach refuses what needs somebody who waits.

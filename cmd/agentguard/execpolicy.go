@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
 )
@@ -16,9 +18,9 @@ import (
 func (f *execFlags) policy() (*policy.Policy, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
-		return nil, &supervisor.Refusal{What: "the current directory is gone", Err: err, Remedy: "cd somewhere, or name a workspace with -w DIR"}
+		return nil, &supervisor.Refusal{What: "the current directory is gone", Err: err, Remedy: "cd somewhere that is there"}
 	}
-	f.cwd, f.mode = cwd, chooseMode()
+	f.cwd, f.mode = cwd, chooseMode(f.withoutHelper)
 	f.interactive = isTerminal(os.Stdin) && isTerminal(os.Stdout)
 	if f.asked, err = f.readAsked(); err != nil {
 		return nil, err
@@ -51,6 +53,9 @@ func (f *execFlags) readAsked() ([]*policy.File, error) {
 // merged are the defaults and the administrator's file, and then what is asked for.
 func (f *execFlags) merged() (*policy.Policy, error) {
 	files := []*policy.File{policy.Defaults(policy.Context{MemTotal: supervisor.MemTotal(), Cwd: f.cwd, Interactive: f.interactive})}
+	if err := rootOwned(systemPolicy); err != nil {
+		return nil, err
+	}
 	sys, err := policy.ReadFile(systemPolicy)
 	if err == nil {
 		files = append(files, sys)
@@ -58,6 +63,19 @@ func (f *execFlags) merged() (*policy.Policy, error) {
 		return nil, err
 	}
 	return policy.Merge(append(files, f.asked...)...)
+}
+
+// rootOwned refuses a file of the administrator's that somebody else can write: what runs of
+// root's and of the helper's may do would be theirs to say. Runs without root are their user's affair.
+func rootOwned(path string) error {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil || !supervisor.HostRoot() { // whoever reads it says what is wrong
+		return nil
+	}
+	if st.Uid != 0 || st.Mode&0o022 != 0 {
+		return &supervisor.Refusal{What: path + " must be a file of root's that nobody else can write", Remedy: "chown root and chmod go-w " + path}
+	}
+	return nil
 }
 
 // readPolicies reads files as the caller: what the caller cannot read is not
@@ -103,6 +121,9 @@ func bound(p *policy.Policy, m mode) error {
 // boundFor applies every ceiling that a caller stands under.
 func boundFor(p *policy.Policy, who supervisor.Caller) error {
 	for _, path := range policy.CeilingsOf(who.UID, append([]int{who.GID}, who.Groups...)) {
+		if err := rootOwned(path); err != nil {
+			return err
+		}
 		c, err := policy.ReadCeiling(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

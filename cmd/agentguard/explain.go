@@ -22,7 +22,7 @@ not find come last, with where the host had them when it ended.
 ` + recordArgs + judged,
 		Example: "  agentguard explain\n  agentguard explain 20261129-1636 --no-host",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	noHost := c.Flags().Bool("no-host", false, "do not look at this host's files")
 	asJSON := c.Flags().Bool("json", false, "one JSON object for each different denial")
 	c.RunE = func(_ *cobra.Command, args []string) error {

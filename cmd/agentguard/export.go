@@ -28,7 +28,7 @@ func newTraceExport() *cobra.Command {
 		Long:    exportHelp + recordArgs + judged,
 		Example: "  agentguard trace export --format ecs last > run.ndjson\n  agentguard trace export --format ocsf --all | vector --config siem.toml",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	format := c.Flags().StringP("format", "o", export.JSONL, "`FORMAT`: "+strings.Join(export.Formats(), ", "))
 	original := c.Flags().Bool("original", false, "put the stored line into each event (event.original, raw_data)")
 	all := c.Flags().BoolP("all", "a", false, "every run, the newest first")

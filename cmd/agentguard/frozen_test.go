@@ -75,14 +75,14 @@ func unifiedLeaf(t *testing.T, id string) string {
 // waitFor waits until cgroup.events has a line, and kills what is there when it never comes.
 func waitFor(t *testing.T, leaf, line string) time.Time {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		events, err := os.ReadFile(filepath.Join(leaf, "cgroup.events"))
 		if err == nil && strings.Contains(string(events), line+"\n") || !exists(leaf) {
 			return time.Now()
 		}
 	}
 	l := cgroup.Leaf{Path: leaf}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	t.Fatalf("never %q; killing what is left: %v", line, l.Kill(ctx))
 	return time.Time{}

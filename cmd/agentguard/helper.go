@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/helper"
+	"github.com/agentguard/agentguard/internal/lockdown"
 	"github.com/agentguard/agentguard/supervisor"
 )
 
@@ -28,12 +29,14 @@ use it is a matter of the socket's mode and group. What each may have is bounded
 that apply hold.
 
 Each request, granted or refused, is a line of /var/lib/agentguard/helper.log and of
-stderr. Runs go on when the helper is stopped or started again.
+stderr. Runs go on when the helper is stopped or started again. Who may read the records of
+all users, which confined callers are taken, and how large the log may grow, is in
+/etc/agentguard/helper.yaml.
 
 Exit status: 0 it was told to end (SIGTERM, SIGINT); 125 it could not serve.`,
 		Example: "  agentguard helper --group agentguard\n  systemctl enable --now agentguard.socket",
 	}
-	socket := c.Flags().String("socket", defaultSocket, "`PATH` of the socket, in a directory that only root can write; not with systemd")
+	socket := c.Flags().String("socket", defaultSocket, "`PATH` of the socket, in a directory that only root can write, which callers name by AGENTGUARD_SOCKET; not with systemd")
 	group := c.Flags().String("group", "", "`GROUP` that may use it, by name or number (default: everybody)")
 	c.RunE = func(*cobra.Command, []string) error { return listen(*socket, *group) }
 	return c
@@ -59,11 +62,23 @@ func listen(socket, group string) error {
 		return &supervisor.Refusal{What: "the helper cannot listen", Err: err}
 	}
 	defer l.Close()
+	rules, err := helper.ReadConfig(helperConfig)
+	if err != nil {
+		return err
+	}
 	log, err := openHelperLog()
 	if err != nil {
 		return err
 	}
 	defer log.Close()
+	log.Bound(rules)
+	// All that the processes of requests have is in the bounding and the permitted set. The
+	// listener itself uses none of it.
+	birth := supervisor.BirthCapabilities()
+	if err := errors.Join(lockdown.Bound(birth), lockdown.Use(0, birth)); err != nil {
+		return err
+	}
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP) // of logrotate: the log is followed to wherever it is
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	return helper.NewListener(l, log, requestEnv).Serve(ctx)
@@ -87,9 +102,13 @@ func access(group string) (gid int, mode os.FileMode, err error) {
 
 // serveMain is a process that the helper has started.
 func serveMain() int {
-	if err := serveRequest(); err != nil {
+	refused, err := serveRequest()
+	switch {
+	case err != nil:
 		say(errors.Join(err))
 		return supervisor.StatusFailed
+	case refused:
+		return helper.RefusedStatus
 	}
 	return 0
 }

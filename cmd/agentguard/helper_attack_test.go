@@ -41,7 +41,7 @@ func (s *service) attack(name string, env ...string) string {
 // attackMain is the life of an attacker.
 func attackMain(name string) {
 	attacks := map[string]func() error{
-		"forged": attackForged, "descriptors": attackDescriptors, "handed-on": attackHandedOn, "heir": attackHeir, "flood": attackFlood,
+		"forged": attackForged, "descriptors": attackDescriptors, "late-descriptors": attackLateDescriptors, "handed-on": attackHandedOn, "heir": attackHeir, "flood": attackFlood,
 		"part": attackPart, "raw": attackRaw, "plans": attackPlans, "world": attackWorld, "runs": attackRuns, "trace": attackTrace, "records": attackRecords, "listen": attackListen,
 	}
 	if err := attacks[name](); err != nil {
@@ -241,6 +241,7 @@ func attackHeir() error {
 			break
 		}
 	}
+	awaitGo()
 	conn, err := net.FileConn(os.NewFile(3, "connection"))
 	if err != nil {
 		return err

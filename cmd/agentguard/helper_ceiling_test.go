@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,6 +42,33 @@ func etc(t *testing.T, files map[string]string) {
 			t.Error(err)
 		}
 	})
+}
+
+// What the administrator's files say is believed only where nobody else can write them.
+func TestAdministratorsFiles(t *testing.T) {
+	etc(t, map[string]string{"policy.yaml": "sandbox:\n  process: {max_open_files: 300}\n", "ceiling.yaml": hostCeiling})
+	s := serveUsers(t)
+	for _, c := range []struct {
+		name string
+		mode os.FileMode
+		uid  int
+		said string
+	}{
+		{"policy.yaml", 0o666, 0, "must be a file of root's"},
+		{"policy.yaml", 0o644, 1, "must be a file of root's"},
+		{"policy.yaml", 0o644, 0, ""},
+		{"ceiling.yaml", 0o620, 0, "must be a file of root's"},
+		{"ceiling.yaml", 0o644, 0, ""},
+	} {
+		path := "/etc/agentguard/" + c.name
+		if err := errors.Join(os.Chmod(path, c.mode), os.Chown(path, c.uid, 0)); err != nil {
+			t.Fatal(err)
+		}
+		_, errs, status := s.guard(ann, "exec", "-q", "--mode", "ro", "--", "true")
+		if refused := status == 125 && strings.Contains(errs, path+" "+c.said); refused != (c.said != "") || !refused && status != 0 {
+			t.Errorf("%s, mode %o of %d: %d %q", c.name, c.mode, c.uid, status, errs)
+		}
+	}
 }
 
 const hostCeiling = `ceiling:

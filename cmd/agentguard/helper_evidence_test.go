@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/helper"
+	"github.com/agentguard/agentguard/supervisor"
 )
 
 // A command and its user try to remove, alter or forge their own record: nothing of it
@@ -37,13 +38,46 @@ func TestHelperEvidence(t *testing.T) {
 	if status != 0 || !strings.Contains(out, "complete") {
 		t.Errorf("the record: %d %q %q", status, out, errs)
 	}
-	if out, _, _ := s.guard(ann, "trace", "show", "last"); !strings.Contains(out, "kill") {
-		t.Errorf("the record does not tell the kill: %s", out)
+	out, _, _ = s.guard(ann, "trace", "show", "last")
+	for _, want := range []string{"denied signal (EPERM", "denied unlink /run/agentguard", "rm -rf /proc/1/root/var/lib/agentguard"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the record does not tell %q: %s", want, out)
+		}
 	}
 	if !s.logged("granted", "records", ann, "") {
 		t.Error("the log does not tell who looked")
 	}
+	s.reach()
 	s.fake()
+}
+
+// reach asks for the place of the records as a grant, and for what no request is: each is
+// refused, and a line of the log with its reason.
+func (s *service) reach() {
+	s.t.Helper()
+	for i, dir := range []string{"/var", "/var/lib", "/run/agentguard"} {
+		file := filepath.Join(s.home, "reach.yaml")
+		text := fmt.Sprintf("sandbox:\n  unsafe: [broad-mount]\n  filesystem: {%s: [%s]}\n", []string{"read_only_mounts", "writable_mounts"}[i%2], dir)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			s.t.Fatal(err)
+		}
+		out, errs, status := s.guard(ann, "exec", "-q", "-p", file, "--", "sh", "-c", "rm -rf "+dir+"; echo ran")
+		if status != supervisor.StatusFailed || out != "" || !s.logged("refused", "exec", ann, dir+" reaches") {
+			s.t.Errorf("%s: %d %q %q", dir, status, out, errs)
+		}
+	}
+	for _, kind := range "RMWrmw" { // no such request
+		path := filepath.Join(s.home, "request")
+		if err := os.WriteFile(path, bytesOf(helper.Kind(kind), [][]string{{"last"}}), 0o644); err != nil {
+			s.t.Fatal(err)
+		}
+		if _, ok := kinds(helper.Kind(kind)); ok {
+			continue
+		}
+		if out := s.attack("raw", "REQUEST="+path); !strings.HasPrefix(out, string(helper.Failed)) || !s.logged("refused", "", ann, "an unknown request") {
+			s.t.Errorf("request %c: %s", kind, out)
+		}
+	}
 }
 
 // attackRecords tries everything that a descriptor of the records could be good for.
@@ -52,7 +86,11 @@ func attackRecords() error {
 	if err != nil {
 		return err
 	}
-	if err := helper.Write(c, &helper.Frame{Kind: helper.Records}); err != nil {
+	q := &helper.Frame{Kind: helper.Records}
+	if of := os.Getenv("OF"); of != "" {
+		q.Lists = [][]string{{of}}
+	}
+	if err := helper.Write(c, q); err != nil {
 		return err
 	}
 	f, err := helper.Read(c)

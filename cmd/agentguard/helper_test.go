@@ -34,6 +34,7 @@ type service struct {
 	home   string // ann's
 	cmd    *exec.Cmd
 	said   lockedBuffer
+	rates  bool // ann has a cgroup that bounds CPU time
 }
 
 type lockedBuffer struct {
@@ -57,6 +58,12 @@ func (l *lockedBuffer) String() string {
 // and nothing may be left of what it was asked for.
 func serveUsers(t *testing.T) *service {
 	t.Helper()
+	return serveBy(t, agentguard())
+}
+
+// serveBy is serveUsers with a command that becomes the helper.
+func serveBy(t *testing.T, argv ...string) *service {
+	t.Helper()
 	testenv.Root(t)
 	dir, err := os.MkdirTemp("", "agentguard-helper-")
 	if err != nil {
@@ -76,7 +83,7 @@ func serveUsers(t *testing.T) *service {
 		t.Fatal(err)
 	}
 	before := held()
-	s.cmd = asUnit(t, agentguard(), "helper", "--socket", s.socket)
+	s.cmd = asUnit(t, append(argv, "helper", "--socket", s.socket)...)
 	s.cmd.Stderr = &s.said
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func (k *killed) run(when moment) string {
 		k.t.Error(err)
 		return "error"
 	}
-	for deadline := time.Now().Add(10 * time.Second); when.begun && len(k.dirs()) == len(before) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); when.begun && len(k.dirs()) == len(before) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(when.after)
@@ -131,7 +131,7 @@ func (k *killed) dirs() []string {
 
 // dead waits until the run's processes are gone.
 func (k *killed) dead() {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		alive := ""
 		for _, l := range lines {
@@ -163,7 +163,7 @@ func (k *killed) verify(what string, want trace.Judgement) *seal.Report {
 // recover waits for what the supervisor had begun to start: until its execve it holds
 // the supervisor's descriptors, and with them the lock of the run.
 func (k *killed) recover(id string) (out []byte, err error) {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		out, err = exec.Command(agentguard(), "runs", "recover", "--state", k.state, id).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("the run is live")) || time.Now().After(deadline) {
 			return out, err

@@ -26,7 +26,7 @@ func held() holdings {
 // a while: other programs on the machine run agentguard too, and the kernel
 // takes its time to let go.
 func leftovers(unsealed int, before holdings) []string {
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		now := held()
 		left := slices.Concat(strayRuns(unsealed), added("cgroup", before.cgroups, now.cgroups),

@@ -33,7 +33,9 @@ var version = "devel"
 // copied records remain: see table_other.go.
 func main() {
 	startedByUs(os.Args) // by supervisor or the helper, not by people
-	os.Exit(run(os.Args[1:]))
+	code := run(os.Args[1:])
+	leave()
+	os.Exit(code)
 }
 
 // status carries an exit status through cobra.
@@ -72,6 +74,12 @@ func run(args []string) int {
 // unknownOf refuses what is no command of a group such as trace: cobra prints the
 // group's help and ends with 0, which a script takes for an answer.
 func unknownOf(root *cobra.Command, args []string) error {
+	if len(args) > 1 && args[0] == "--" {
+		return fmt.Errorf("no command stands before --; agentguard exec -- %s ... runs it", trace.Quote(args[1]))
+	}
+	if len(args) > 1 && args[0] == "help" {
+		return unknownOf(root, args[1:])
+	}
 	c, rest, err := root.Find(args)
 	if err != nil && c == root && len(args) > 0 {
 		if args[0] == "help" || args[0] == "completion" || strings.HasPrefix(args[0], "__") {
@@ -187,9 +195,11 @@ Files:
 
   /etc/agentguard/policy.yaml     defaults for every run of this host
   /etc/agentguard/ceiling.yaml    what any policy may grant, to all but a root login
+  /etc/agentguard/helper.yaml     the helper's own: who audits, labels, its log
   /etc/agentguard/seal.yaml       where seals are anchored
   ~/.config/agentguard/profiles/  profiles of your own
-  /var/lib/agentguard/            records; users/UID/ below it for runs under sudo
+  /var/lib/agentguard/            records; users/UID/ below it for runs under sudo or by the helper
+  ~/.local/state/agentguard/      records of runs without root and the helper
   /run/agentguard/                what is kept between runs
 
 Exit status: that of exec is the command's own; else 0 done, 125 not, and stderr says why.`,

@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 		getAsGo()
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == withoutUserNS {
+		execWithoutUserNS(os.Args[2:])
+	}
 	if name := os.Getenv(attackVar); name != "" { // on the helper, by a user
 		attackMain(name)
 		return

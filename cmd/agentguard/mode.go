@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/supervisor"
 )
 
 // mode is who makes the envelope and the record of a run.
@@ -15,19 +17,38 @@ type mode int
 const (
 	inProcess    mode = iota // this process, which is root's
 	byHelper                 // the privileged helper, on behalf of this process
-	unprivileged             // nobody has the rights
+	unprivileged             // this process, in namespaces of its own (decision 0031)
 )
 
-// chooseMode decides by what there is, never by a flag: a caller with root needs no
-// helper, and one without gets the most that the host has for it.
-func chooseMode() mode {
+// chooseMode decides by what there is: a caller with root needs no helper, and one without
+// gets the most that the host has for it. What a helper refuses is refused: only who asks for less
+// by name, with --without-helper, gets less.
+func chooseMode(withoutHelper bool) mode {
 	switch {
-	case os.Geteuid() == 0:
+	case supervisor.HostRoot():
 		return inProcess
-	case unix.Access(helperSocket(), unix.F_OK) == nil:
+	case !withoutHelper && unix.Access(helperSocket(), unix.F_OK) == nil:
 		return byHelper
 	}
 	return unprivileged
+}
+
+// enter chooses who makes the run and, where that is this process without root, moves it
+// into namespaces of its own: then it does not return, but is started again and comes here
+// once more.
+func (f *execFlags) enter() error {
+	f.mode = chooseMode(f.withoutHelper)
+	if f.mode != unprivileged {
+		return nil
+	}
+	in, err := supervisor.Entered()
+	if !in {
+		err = supervisor.Enter()
+	}
+	if supervisor.Lesser() { // what it lacks is refused later, or was accepted
+		return nil
+	}
+	return err
 }
 
 // defaultSocket is where the helper listens.

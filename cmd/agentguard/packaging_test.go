@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/agentguard/agentguard/internal/anchor"
+	"github.com/agentguard/agentguard/internal/helper"
 	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/policy"
 )
@@ -44,6 +45,9 @@ func TestInstalledExamples(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := anchor.Read(place("seal.yaml")); err != nil {
+		t.Error(err)
+	}
+	if c, err := helper.ReadConfig(place("helper.yaml")); err != nil || c.AuditGroup == "" {
 		t.Error(err)
 	}
 }

@@ -24,15 +24,16 @@ type person struct {
 	tty *os.File // the slave, kept open to look at
 	cmd *exec.Cmd
 
-	mu    sync.Mutex
-	more  *sync.Cond
-	shown []byte // all that the terminal was sent
-	seen  int    // how far expect has come
-	ended bool   // the program's terminal is closed
+	mu     sync.Mutex
+	more   *sync.Cond
+	shown  []byte       // all that the terminal was sent
+	seen   int          // how far expect has come
+	ended  bool         // the program's terminal is closed
+	before unix.Termios // the line settings, when nothing had been started
 }
 
 // patience ends a hang; no test waits for it when all is well.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // sit starts a program at a new terminal, with the given streams instead of it
 // where they are not nil.
@@ -52,6 +53,7 @@ func sit(t *testing.T, dir string, redirect [3]*os.File, argv ...string) *person
 	if err := errors.Join(p.pty.Like(nil), p.pty.Resize(&unix.Winsize{Row: 24, Col: 80})); err != nil {
 		t.Fatal(err)
 	}
+	p.before = p.settings()
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Dir = dir
 	p.cmd.Env = []string{"PATH=" + programs() + ":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "TERM=xterm-256color", "HOME=/root", "LC_ALL=C.UTF-8", "PS1=P> "}

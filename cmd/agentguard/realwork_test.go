@@ -32,7 +32,7 @@ var works = []work{
 	},
 	{
 		name: "go test", needs: "go",
-		flags: []string{"--ro", "@GOROOT", "--cow", "@GOCACHE", "--env", "GOCACHE=@GOCACHE", "--env", "GOFLAGS=-buildvcs=false"},
+		flags: []string{"--ro", "@GOROOT", "--cow", "@GOCACHE", "--env", "GOCACHE=@GOCACHE", "--env", "GOFLAGS=-buildvcs=false " + os.Getenv("GOFLAGS")},
 		begin: `printf 'module example.com/x\n\ngo 1.20\n' >go.mod; mkdir a b; printf 'package a\nfunc F() int { return 1 }\n' >a/a.go
 			printf 'package a\nimport ("os"; "testing")\nfunc TestF(t *testing.T) { if F() != 1 || os.WriteFile("golden", []byte("x"), 0o644) != nil { t.Fatal() } }\n' >a/a_test.go
 			printf 'package main\nfunc main() { println("b") }\n' >b/b.go`,

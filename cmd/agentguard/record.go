@@ -100,7 +100,24 @@ func one(state string, args []string, view func(*record) (trace.Judgement, error
 	return err
 }
 
+// ofUser begins what stands in the place of a state directory for the records of a user: no
+// path holds it.
+const ofUser = "\x00"
+
+// auditedFlags adds --state and --user to a command that only reads records.
+func auditedFlags(c *cobra.Command) *string {
+	state := stateFlag(c)
+	c.Flags().Func("user", "those of user `NAME` or number, for root and the audit group", func(name string) error {
+		if *state = ofUser + name; name == "" {
+			return errors.New("it is empty")
+		}
+		return nil
+	})
+	c.MarkFlagsMutuallyExclusive("state", "user")
+	return state
+}
+
 // stateFlag adds --state to a command that reads records.
 func stateFlag(c *cobra.Command) *string {
-	return c.Flags().String("state", "", "`DIR` of the records (default /var/lib/agentguard)")
+	return c.Flags().String("state", "", "`DIR` of the records (default /var/lib/agentguard; without root and the helper ~/.local/state/agentguard)")
 }

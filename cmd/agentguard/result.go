@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +57,8 @@ func summarise(res *runs.Result, p *policy.Policy) {
 			if res.Reason != runs.ReasonOutput {
 				tell("the run's own storage of %s was full (filesystem.max_output_bytes, %s); raise it with --output", trace.Size(uint64(l.Value)), p.MaxOutputBytes.Source)
 			}
+		case "files":
+			tell("the run's own storage had as many files as it may, %d (filesystem.max_files, %s); raise it with --files", l.Value, p.MaxFiles.Source)
 		case "tasks":
 			tell("%s refused at %d tasks, threads counted (process.max_subprocesses, %s); raise it with --pids", forks(l.Hits), l.Value, p.MaxTasks.Source)
 		case "stdout":
@@ -76,8 +79,9 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	for _, s := range p.UnsafeSockets() {
 		tell("the command could use %s (network.unix)", s)
 	}
-	if res.Record.Verdict != string(trace.Complete) {
-		tell("the record is %s: %d events lost%s; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, slower(res, p), res.ID)
+	tellDegraded(res)
+	if v := res.Record.Verdict; v != string(trace.Complete) && v != string(trace.Degraded) {
+		tell("the record is %s: %d events lost%s; see agentguard runs show %s", res.Record.Verdict, res.Record.Lost, unlost(res)+slower(res, p), res.ID)
 	}
 	for _, p := range res.Planted {
 		tell("%s, and other programs act on it (filesystem.protect); look at it", p)
@@ -98,9 +102,29 @@ func summarise(res *runs.Result, p *policy.Policy) {
 	}
 }
 
+// tellDegraded says in one line what this mode did not give, to a person.
+func tellDegraded(res *runs.Result) {
+	if len(res.Degraded) == 0 || !isTerminal(os.Stderr) {
+		return
+	}
+	var what []string
+	for _, d := range res.Degraded {
+		what = append(what, d.Guarantee)
+	}
+	tell("degraded: without %s; agentguard runs show %s says why, and %s", strings.Join(what, ", "), res.ID, res.Degraded[0].Remedy)
+}
+
+// unlost is why a record is not complete that has lost nothing.
+func unlost(res *runs.Result) string {
+	if res.Record.Lost > 0 || len(res.Record.Findings) == 0 {
+		return ""
+	}
+	return "; " + trace.Line(res.Record.Findings[0])
+}
+
 // slower is the flag for a record that lacks nothing, if that was not given.
 func slower(res *runs.Result, p *policy.Policy) string {
-	if res.Record.Lost == 0 || p.OnLoss.Value != "record" {
+	if res.Record.Lost == 0 || p.OnLoss.Value != "record" || res.Mode != supervisor.ModeRoot { // elsewhere who is recorded waits anyway: the record was full
 		return ""
 	}
 	return " (--on-loss throttle waits instead)"
@@ -124,7 +148,11 @@ func tellReason(res *runs.Result, p *policy.Policy) {
 	case runs.ReasonOutput:
 		tell("ended after %s were written to files (filesystem.max_output_bytes, %s); raise it with --output", trace.Size(uint64(p.MaxOutputBytes.N)), p.MaxOutputBytes.Source)
 	case runs.ReasonLoss:
-		tell("ended because records were lost (trace.on_loss kill, %s); --on-loss throttle waits instead, record counts", p.OnLoss.Source)
+		remedy := "--on-loss throttle waits instead, record counts"
+		if res.Mode != supervisor.ModeRoot { // where who is told of waits anyway
+			remedy = "the record was full (trace.max_bytes, RLIMIT_FSIZE), or there were more processes than RLIMIT_NOFILE lets agentguard follow"
+		}
+		tell("ended because records were lost (trace.on_loss kill, %s); %s", p.OnLoss.Source, remedy)
 	case runs.ReasonSignal:
 		tell("ended by %s", res.Signal)
 	}
@@ -155,9 +183,13 @@ func tellEnd(res *runs.Result) {
 // advisable puts the denials that a flag would change before the others.
 func advisable(list []runs.Denial) []runs.Denial {
 	out := slices.Clone(list)
-	slices.SortStableFunc(out, func(a, b runs.Denial) int {
-		return cmp.Compare(min(len(b.Remedy), 1), min(len(a.Remedy), 1))
-	})
+	flag := func(d runs.Denial) int {
+		if d.Remedy == "" || strings.HasPrefix(d.Remedy, "install ") {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(out, func(a, b runs.Denial) int { return cmp.Compare(flag(b), flag(a)) })
 	return out
 }
 

@@ -16,8 +16,14 @@ import (
 	"github.com/agentguard/agentguard/supervisor"
 )
 
-// withState opens the state directory for one command.
+// withState opens the state directory for one command that changes what is in it.
 func withState(state string, do func(supervisor.Caller, *runs.State) error) error {
+	if state == "" && chooseMode(false) == byHelper {
+		return &supervisor.Refusal{
+			What:   "records of the helper's runs are root's, and shown read-only",
+			Remedy: fmt.Sprintf("root deletes and recovers them, with --state /var/lib/agentguard/users/%d; --state DIR names records of your own", os.Getuid()),
+		}
+	}
 	who, err := caller()
 	if err != nil {
 		return err

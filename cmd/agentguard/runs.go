@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +19,9 @@ import (
 // openState opens the state directory for reading: with the helper, which alone may
 // write there, what it shows of its own.
 func openState(dir string) (*runs.State, error) {
-	if dir == "" && chooseMode() == byHelper {
-		s, v, err := shownRecords()
+	of, audit := strings.CutPrefix(dir, ofUser)
+	if (dir == "" || audit) && chooseMode(false) == byHelper {
+		s, v, err := shownRecords(of)
 		if err == nil {
 			err = v.Close()
 		}
@@ -28,6 +30,9 @@ func openState(dir string) (*runs.State, error) {
 	c, err := caller()
 	if err != nil {
 		return nil, err
+	}
+	if audit {
+		return openOf(c, of)
 	}
 	if dir, err = c.StateDir(dir); err != nil {
 		return nil, err
@@ -65,33 +70,41 @@ func newRuns() *cobra.Command {
 
 func newRunsLs() *cobra.Command {
 	c := &cobra.Command{Use: "ls", Short: "List runs, newest first", Args: cobra.NoArgs, Example: "  agentguard runs ls\n  agentguard runs ls --json | jq -r .id"}
-	state := stateFlag(c)
+	state := auditedFlags(c)
+	all := c.Flags().Bool("all", false, "those of all users, for root and the audit group")
 	limit := c.Flags().IntP("limit", "n", 50, "show at most `N` runs; 0 shows all")
 	asJSON := c.Flags().Bool("json", false, "one result a line")
 	c.RunE = func(*cobra.Command, []string) error {
-		s, err := openState(*state)
-		if err != nil {
-			return err
+		if *all {
+			return eachUser(*state, *asJSON, func(of string) error { return listRuns(of, *limit, *asJSON) })
 		}
-		defer s.Close()
-		list, err := s.List(*limit)
-		if err != nil {
-			return err
-		}
-		if list, err = withGone(*state, list, *limit); err != nil {
-			return err
-		}
-		if !*asJSON {
-			return runs.WriteTable(os.Stdout, list)
-		}
-		for _, sum := range list {
-			if err := writeSummary(sum); err != nil {
-				return err
-			}
-		}
-		return nil
+		return listRuns(*state, *limit, *asJSON)
 	}
 	return c
+}
+
+func listRuns(state string, limit int, asJSON bool) error {
+	s, err := openState(state)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	list, err := s.List(limit)
+	if err != nil {
+		return err
+	}
+	if list, err = withGone(state, list, limit); err != nil {
+		return err
+	}
+	if !asJSON {
+		return runs.WriteTable(os.Stdout, list)
+	}
+	for _, sum := range list {
+		if err := writeSummary(sum); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeSummary prints a result, or for a run that has none its id and state.
@@ -111,7 +124,7 @@ func newRunsShow() *cobra.Command {
 		Use: "show [ID|last]", Short: "Show how a run ended: status, usage, limits, denials, record", Args: cobra.MaximumNArgs(1),
 		Example: "  agentguard runs show\n  agentguard runs show 20261129-1636",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	asJSON := c.Flags().Bool("json", false, "the result as JSON")
 	plan := c.Flags().Bool("plan", false, "the plan that was in effect, as JSON")
 	c.RunE = func(_ *cobra.Command, args []string) error {
@@ -157,5 +170,9 @@ func noRun(name, state string) error {
 	if name == "last" {
 		return &supervisor.Refusal{What: "there is no run in " + state + " yet", Remedy: "agentguard exec -- COMMAND makes one"}
 	}
-	return &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + state, Remedy: "agentguard runs ls shows those there are"}
+	remedy := "agentguard runs ls shows those there are"
+	if _, err := os.Lstat(name); err == nil {
+		remedy = "a file is named with a slash: ./" + trace.Quote(name)
+	}
+	return &supervisor.Refusal{What: "no run " + trace.Quote(name) + " in " + state, Remedy: remedy}
 }

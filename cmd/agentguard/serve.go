@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/helper"
+	"github.com/agentguard/agentguard/internal/lockdown"
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/supervisor"
@@ -28,8 +30,15 @@ import (
 // helperLog is the helper's own log, beside root's records.
 const helperLog = "/var/lib/agentguard/helper.log"
 
+// helperConfig is what the administrator decides about the helper.
+const helperConfig = "/etc/agentguard/helper.yaml"
+
 // requestTime is how long a caller may take to send its request.
 const requestTime = 10 * time.Second
+
+// reserveTime is how long a process that waits for a caller keeps what a run can have
+// beforehand.
+const reserveTime = time.Minute
 
 // served is one request: the helper's process for it serves nothing else.
 type served struct {
@@ -37,38 +46,85 @@ type served struct {
 	peer  *helper.Peer
 	who   supervisor.Caller
 	log   *helper.Log
+	loud  bool // a refusal has a line of the log
 	entry helper.Entry
 
+	rules  *helper.Config // of the administrator
+	broken error          // why they cannot be read: nothing is granted
+
+	reserve  *supervisor.Reserve
 	detached atomic.Bool // the client has its answer, and the run goes on
+	closing  sync.Mutex  // whoever takes it ends the process, and says so in the log
+	answered bool        // the caller has its answer, or will have none
 }
 
-// serveRequest is the whole life of a helper's process, once it has a caller.
-func serveRequest() error {
-	conn, err := helper.Receive(os.NewFile(3, "handover"))
+// serveRequest is the whole life of a helper's process, once it has a caller. It reports
+// whether the request was refused.
+func serveRequest() (refused bool, err error) {
+	supervisor.Hurry(true)
+	handover := os.NewFile(3, "handover")
+	reserve := beforehand(handover)
+	defer reserve.Close()
+	log, lerr := openHelperLog()
+	if err := lockdown.Use(looking, supervisor.BirthCapabilities()); err != nil {
+		return false, err
+	}
+	reserve.Wait(handover, reserveTime)
+	conn, loud, err := helper.Receive(handover)
 	if conn == nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
-	log, err := openHelperLog()
-	if err != nil {
-		return errors.Join(err, helper.Write(conn, helper.Failure("the helper cannot write its log: "+err.Error(), supervisor.StatusFailed)))
+	rules, broken := helper.ReadConfig(helperConfig)
+	if lerr != nil { // that was a while ago
+		log, lerr = openHelperLog()
+	}
+	if lerr != nil {
+		return false, errors.Join(lerr, helper.Write(conn, helper.Failure("the helper cannot write its log: "+lerr.Error(), supervisor.StatusFailed)))
 	}
 	defer log.Close()
-	s := &served{conn: conn, log: log, entry: helper.Entry{Outcome: "refused"}}
+	log.Bound(rules)
+	s := &served{conn: conn, log: log, reserve: reserve, loud: loud, rules: rules, broken: broken, entry: helper.Entry{Outcome: "refused"}}
 	answer, err := s.serve()
-	if err != nil {
-		answer = failure(err)
-		s.entry.Why = err.Error()
+	if !s.answered { // else err is about what came after
+		err = s.answer(answer, err)
 	}
-	err = log.Write(s.entry)
-	if s.detached.Load() {
-		return errors.Join(err, answer.Close(), s.peer.Close())
+	return s.entry.Outcome == "refused", errors.Join(err, s.peer.Close())
+}
+
+// answer tells the log and the caller what came of the request: an answer, or why there is
+// none. Nothing is served after it.
+func (s *served) answer(f *helper.Frame, why error) error {
+	s.closing.Lock()
+	s.answered = true
+	if why != nil {
+		f = failure(why)
+		s.entry.Why = why.Error()
 	}
-	_ = conn.SetWriteDeadline(time.Now().Add(requestTime))
-	if werr := helper.Write(conn, answer); werr != nil && !errors.Is(werr, unix.EPIPE) {
-		err = errors.Join(err, werr)
+	var err error
+	if s.loud || s.entry.Outcome != "refused" {
+		err = s.log.Write(s.entry)
 	}
-	return errors.Join(err, answer.Close(), s.peer.Close())
+	if !s.detached.Load() {
+		_ = s.conn.SetWriteDeadline(time.Now().Add(requestTime))
+		if werr := helper.Write(s.conn, f); werr != nil && !errors.Is(werr, unix.EPIPE) {
+			err = errors.Join(err, werr)
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+// beforehand does what a run needs whoever asks for it, unless somebody has asked
+// already. What cannot be done is left to the run, which says why.
+func beforehand(handover *os.File) *supervisor.Reserve {
+	if helper.Waiting(handover) {
+		return nil
+	}
+	reserve, err := supervisor.NewReserve()
+	if err == nil && !helper.Waiting(handover) {
+		_ = errors.Join(supervisor.Warm(), helper.Warm())
+	}
+	return reserve
 }
 
 func openHelperLog() (*helper.Log, error) {
@@ -102,7 +158,10 @@ func (s *served) serve() (*helper.Frame, error) {
 	if s.peer.UID == 0 {
 		return nil, &supervisor.Refusal{What: "root needs no helper"}
 	}
-	if err := s.peer.Vet(); err != nil {
+	if s.broken != nil {
+		return nil, s.broken
+	}
+	if err := s.vet(); err != nil {
 		return nil, err
 	}
 	s.who = supervisor.Caller{UID: s.peer.UID, GID: s.peer.GID, Groups: s.peer.Groups, Sudo: true}
@@ -118,43 +177,18 @@ func (s *served) serve() (*helper.Frame, error) {
 	}
 	defer f.Close()
 	// It may have taken its time: who asks must still be there, and still be allowed to.
-	if err := errors.Join(s.conn.SetReadDeadline(time.Time{}), s.peer.Vet()); err != nil {
+	if err := errors.Join(s.conn.SetReadDeadline(time.Time{}), s.vet()); err != nil {
 		return nil, err
 	}
 	return s.dispatch(f)
 }
 
-func (s *served) dispatch(f *helper.Frame) (*helper.Frame, error) {
-	files := 0
-	var do func(*helper.Frame) (*helper.Frame, error)
-	switch f.Kind {
-	case helper.Exec:
-		s.entry.Request, files, do = "exec", 3, s.exec
-	case helper.DryRun:
-		s.entry.Request, files, do = "dry-run", 3, s.exec
-	case helper.Records:
-		s.entry.Request, do = "records", s.records
-	case helper.Commit, helper.Discard:
-		s.entry.Request, do = "commit", s.commit
-		if f.Kind == helper.Discard {
-			s.entry.Request = "discard"
-		}
-	case helper.End:
-		s.entry.Request, do = "kill", s.end
-	default:
-		return nil, fmt.Errorf("%w: an unknown request", helper.ErrFrame)
+// vet refuses a peer for whom the helper must not act.
+func (s *served) vet() error {
+	if err := s.peer.Vet(); err != nil {
+		return err
 	}
-	if len(f.Files) != files {
-		return nil, fmt.Errorf("%w: %d descriptors instead of %d", helper.ErrFrame, len(f.Files), files)
-	}
-	if f.Kind != helper.Exec { // a caller that has gone is answered by nobody
-		go func() {
-			if _, err := helper.Read(s.conn); err != nil {
-				os.Exit(supervisor.StatusFailed)
-			}
-		}()
-	}
-	return do(f)
+	return s.peer.Unconfined(s.rules.Labels)
 }
 
 // exec runs a command for the peer, or says what would be done.
@@ -200,6 +234,14 @@ func (s *served) config(q *execRequest, stdio []*os.File) (cfg supervisor.Config
 	if err := boundFor(pol, s.who); err != nil {
 		return cfg, err
 	}
+	membership, err := s.peer.Cgroups()
+	var rates supervisor.Rates
+	if err == nil {
+		rates, err = supervisor.BoundByCgroup(pol, membership)
+	}
+	if err != nil {
+		return cfg, err
+	}
 	pol.StageLimited()
 	limits, err := s.peer.Limits()
 	if err = errors.Join(err, s.peer.Assume()); err == nil && q.own {
@@ -210,7 +252,7 @@ func (s *served) config(q *execRequest, stdio []*os.File) (cfg supervisor.Config
 	}
 	cfg = supervisor.Config{
 		Policy: pol, Argv: q.argv, Environ: q.environ, Stdin: stdio[0], Stdout: stdio[1], Stderr: stdio[2], TTY: q.tty,
-		Caller: &s.who, Rlimits: supervisor.Inherited(hard(limits)), SealFile: systemSeal, Log: zerolog.Nop(),
+		Caller: &s.who, Reserve: s.reserve, Alone: true, Rates: rates, Rlimits: supervisor.Inherited(hard(limits)), SealFile: systemSeal, Log: zerolog.Nop(),
 	}
 	if !q.own && q.tty == supervisor.TTYAlways {
 		return cfg, &supervisor.Refusal{What: "--tty always: stdin and one of stdout and stderr must be one terminal"}
@@ -263,13 +305,22 @@ func (s *served) run(cfg supervisor.Config, detach bool) (*helper.Frame, error) 
 	if err := s.log.Write(granted); err != nil { // what is not in the log does not happen
 		return nil, fmt.Errorf("the helper cannot write its log: %w", err)
 	}
+	var told string
+	var failed error
+	cfg.Sealed = func(res *supervisor.Result) { told, failed = res.Error, s.ended(res) }
 	res, err := supervisor.Execute(ctx, cfg)
-	if err != nil {
-		return nil, err
+	if err == nil && res.Error != told { // the caller has gone by now
+		err = fmt.Errorf("after run %s: %s", res.ID, res.Error)
 	}
+	return nil, errors.Join(err, failed)
+}
+
+// ended answers with the result of a run. Its processes are dead and its record is sealed: the
+// caller does not wait for what is left of it in the kernel.
+func (s *served) ended(res *supervisor.Result) error {
 	s.entry.Outcome, s.entry.Run, s.entry.Status = "ended", res.ID, &res.Status
 	b, err := res.JSON()
-	return &helper.Frame{Kind: helper.Done, Lists: [][]string{{string(b)}}}, err
+	return s.answer(&helper.Frame{Kind: helper.Done, Lists: [][]string{{string(b)}}}, err)
 }
 
 // letGo answers with the run's id, and lets the client go.

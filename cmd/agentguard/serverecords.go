@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -16,19 +17,89 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
-// records shows the peer its own.
-func (s *served) records(*helper.Frame) (*helper.Frame, error) {
-	shown, err := supervisor.ShowRecords(s.who)
+// records shows the peer its own, or an auditor those of the user that is asked for.
+func (s *served) records(f *helper.Frame) (*helper.Frame, error) {
+	of := s.who
+	if len(f.Lists) > 0 {
+		q, err := oneList(f, 1)
+		if err != nil {
+			return nil, err
+		}
+		if of, err = s.audited(q[0]); err != nil {
+			return nil, err
+		}
+	}
+	shown, err := supervisor.ShowRecords(of, s.who.UID)
 	if err != nil {
 		return nil, err
 	}
 	s.entry.Outcome = "granted"
-	f := &helper.Frame{Kind: helper.Done, Files: []*os.File{shown.Dir}}
+	a := &helper.Frame{Kind: helper.Done, Files: []*os.File{shown.Dir}}
 	if shown.Entries != nil {
-		f.Files = append(f.Files, shown.Entries)
+		a.Files = append(a.Files, shown.Entries)
 	}
-	f.Lists = [][]string{{shown.Path, shown.Public, shown.Head, strconv.FormatInt(shown.Size, 10)}}
-	return f, nil
+	a.Lists = [][]string{{shown.Path, shown.Public, shown.Head, strconv.FormatInt(shown.Size, 10)}}
+	return a, nil
+}
+
+// audited is the user whose records an auditor asks for, by name or number. Whoever is
+// no auditor does not hear whether there is such a user.
+func (s *served) audited(name string) (supervisor.Caller, error) {
+	s.entry.Of = name
+	if err := s.audits(); err != nil {
+		return supervisor.Caller{}, err
+	}
+	uid, err := userNumber(name)
+	if err == nil && uid == 0 {
+		err = errors.New("root's own records are root's to read")
+	}
+	if err != nil {
+		return supervisor.Caller{}, &supervisor.Refusal{What: "records of user " + trace.Quote(name), Err: err}
+	}
+	s.entry.Of = strconv.Itoa(uid)
+	return supervisor.Caller{UID: uid, GID: uid, Sudo: true}, nil
+}
+
+// audits fails unless the peer is in the audit group.
+func (s *served) audits() error {
+	ok, err := s.rules.Audits(s.peer)
+	if err == nil && !ok {
+		err = &supervisor.Refusal{
+			What:   "user " + strconv.Itoa(s.who.UID) + " may read no records but its own",
+			Remedy: "the administrator names the group that may, audit_group in " + helperConfig + " (agentguard-audit), and adds the user to it",
+		}
+	}
+	return err
+}
+
+// userNumber is a uid by itself, in decimal digits, or by the name of its user.
+func userNumber(name string) (int, error) {
+	if n, err := strconv.ParseUint(name, 10, 32); err == nil && strconv.FormatUint(n, 10) == name && n < 1<<32-1 {
+		return int(n), nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(u.Uid, 10, 32)
+	return int(n), err
+}
+
+// users tells an auditor whose records there are.
+func (s *served) users(*helper.Frame) (*helper.Frame, error) {
+	if err := s.audits(); err != nil {
+		return nil, err
+	}
+	list, err := supervisor.RecordUsers()
+	if err != nil {
+		return nil, err
+	}
+	var texts []string
+	for _, uid := range list {
+		texts = append(texts, strconv.Itoa(uid))
+	}
+	s.entry.Outcome = "granted"
+	return &helper.Frame{Kind: helper.Done, Lists: [][]string{texts}}, nil
 }
 
 // oneList reads a request of one list of n texts.

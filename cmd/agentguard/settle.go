@@ -33,25 +33,36 @@ func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
 	if when == "never" && pol.Commit.Source.IsDefault() && terminal && isTerminal(os.Stdout) && !f.quiet {
 		when = "ask"
 	}
+	but := ""
 	switch {
 	case when == "success" && res.Status == 0:
-		return f.commitRun(res)
+		return keeps(f.commitRun(res), res)
 	case len(f.collect) > 0:
+		but = "but for what was collected "
 		if err := f.collectResults(res); err != nil {
-			return err
+			return keeps(err, res)
 		}
 	}
 	switch {
 	case when == "ask" && terminal:
-		return f.ask(res)
+		return keeps(f.ask(res, but), res)
 	}
-	f.tellStaged(res)
+	f.tellStaged(res, but)
 	return nil
 }
 
-func (f *execFlags) tellStaged(res *runs.Result) {
+// keeps adds to what went wrong with changes that they are not lost. A conflict has said so itself.
+func keeps(err error, res *runs.Result) error {
+	var s status
+	if err == nil || errors.As(err, &s) {
+		return err
+	}
+	return fmt.Errorf("%w\nwhat run %s staged is kept: agentguard diff %s, commit %s", err, res.ID, res.ID, res.ID)
+}
+
+func (f *execFlags) tellStaged(res *runs.Result, but string) {
 	if !f.quiet {
-		tell("staged: %s; the host's files are as they were (agentguard diff %s, commit %s)", res.Changes.Counted(), res.ID, res.ID)
+		tell("staged: %s; %sthe host's files are as they were (agentguard diff %s, commit %s)", res.Changes.Counted(), but, res.ID, res.ID)
 	}
 }
 
@@ -110,7 +121,7 @@ func (f *execFlags) collectResults(res *runs.Result) error {
 }
 
 // ask shows the changes and lets a person decide. No answer changes nothing.
-func (f *execFlags) ask(res *runs.Result) error {
+func (f *execFlags) ask(res *runs.Result, but string) error {
 	s, d, err := openStaged(f.state, []string{res.ID}, false)
 	if err != nil {
 		return err
@@ -127,7 +138,7 @@ func (f *execFlags) ask(res *runs.Result) error {
 	if answer := strings.ToLower(strings.TrimSpace(line)); err == nil && (answer == "y" || answer == "yes") {
 		return f.commitRun(res)
 	}
-	f.tellStaged(res)
+	f.tellStaged(res, but)
 	return nil
 }
 

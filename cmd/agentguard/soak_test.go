@@ -59,7 +59,7 @@ func count(next uintptr) (n int) {
 // for a while: the kernel frees them after a grace period of its own. Fewer are
 // none of ours: somebody else's program has ended.
 func grown(before census) (now census, more bool) {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		now = takeCensus()
 		more = now.programs > before.programs || now.maps > before.maps || now.links > before.links
 		if !more || time.Now().After(deadline) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ type streams struct {
 
 	pty    *terminal.Pty
 	caller *terminal.Caller
+	will   *supervisor.TerminalWill // as of a root run; nil: it could not be left
+	shown  *terminal.Filter         // what the output has switched on, for the will
 	keys   *terminal.Keys
 	winch  chan os.Signal
 
@@ -84,7 +87,8 @@ func (s *streams) ownPty() error {
 	if !terminal.Same(os.Stdin, os.Stdout) {
 		out = os.Stderr
 	}
-	s.caller = terminal.NewCaller(os.Stdin, out, nil)
+	s.shown = terminal.NewFilter(terminal.All)
+	s.caller = terminal.NewCaller(os.Stdin, out, func(saved, raw []byte) { _ = s.will.Settings(saved, raw) })
 	settings, size, err := s.caller.Settings()
 	if err == nil {
 		err = errors.Join(s.pty.Like(settings), s.pty.Resize(size))
@@ -100,8 +104,11 @@ func (s *streams) ownPty() error {
 
 // raw takes the person's terminal and passes keys, output and size.
 func (s *streams) raw() error {
-	_, err := s.caller.Take()
-	if err != nil {
+	var err error
+	if s.will, err = supervisor.LeaveTerminal(s.caller.In(), s.caller.Out(), filepath.Join(supervisor.RuntimeDir, "init")); err != nil {
+		s.will = nil // the run goes on without
+	}
+	if _, err = s.caller.Take(); err != nil {
 		return err
 	}
 	if s.keys, err = terminal.CopyKeys(os.Stdin, s.pty.Master, s.foreground); err != nil {
@@ -114,8 +121,16 @@ func (s *streams) raw() error {
 			s.fit()
 		}
 	}()
-	s.copies.Go(func() { _, _ = io.Copy(s.caller.Out(), s.pty.Master) }) // until the last slave is closed: EIO
+	s.copies.Go(func() { _, _ = io.Copy(s, s.pty.Master) }) // until the last slave is closed: EIO
 	return nil
+}
+
+// Write shows output of the run. It has been through the supervisor's filter; ours knows
+// what is to be undone.
+func (s *streams) Write(b []byte) (int, error) {
+	s.shown.Append(nil, b)
+	_ = s.will.Undo(s.shown.Undo())
+	return s.caller.Out().Write(b)
 }
 
 // foreground takes the terminal again where a shell has given it to us without a word.
@@ -240,6 +255,7 @@ func (s *streams) close() error {
 		close(s.winch)
 		errs = append(errs, s.caller.GiveBack(nil))
 	}
+	errs = append(errs, s.will.Revoke())
 	if s.pty != nil {
 		errs = append(errs, s.pty.Close())
 	}

@@ -28,7 +28,10 @@ is in the comments. --unsafe lets these in, with the words under unsafe that the
 What a command asked for by stat(2) alone is not on record: run it again under the
 suggested policy, and ask again for both runs.
 
-Exit status: 0 printed; 1 printed, and a record is incomplete or unsealed; 125 not.`
+Of a record that tells of no files (without root and the helper) it keeps what the run had of
+them.
+
+Exit status: 0 printed; 1 printed, and a record is degraded, incomplete or unsealed; 125 not.`
 
 func newPolicySuggest() *cobra.Command {
 	c := &cobra.Command{

@@ -37,6 +37,9 @@ func commands() []command {
 // statusOf is the exit status for an error.
 func statusOf(err error) int { return supervisor.StatusOf(err) }
 
+// leave is the end of a process that has moved into namespaces.
+func leave() { supervisor.Leave() }
+
 // startedByUs does what agentguard starts itself for, and then does not return.
 func startedByUs(args []string) {
 	supervisor.Main()

@@ -46,10 +46,9 @@ func TestTerminalPrograms(t *testing.T) {
 			write(t, filepath.Join(dir, "file"), "first\n")
 			write(t, filepath.Join(dir, "long"), lines)
 			p := sit(t, dir, noRedirect, guarded("-q --mode rw", c.argv...)...)
-			before := p.settings()
 			p.until("raw mode", p.raw)
 			p.answers(c.talk...)
-			after := func() bool { return p.settings() == before }
+			after := func() bool { return p.settings() == p.before }
 			p.until("line mode again", after)
 			if status := p.wait(); status != 0 {
 				t.Errorf("status %d: %q", status, p.all())
@@ -280,14 +279,13 @@ func TestTerminalRestored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := sit(t, t.TempDir(), noRedirect, guarded("-q", "bash", "-c", "printf '"+on+"'; echo on; read -n 1")...)
-			before := p.settings()
 			p.expect("on\r\n")
 			p.until("raw mode", p.raw)
 			if err := end(p); err != nil {
 				t.Fatal(err)
 			}
 			p.expect(off)
-			p.until("line mode", func() bool { return p.settings() == before })
+			p.until("line mode", func() bool { return p.settings() == p.before })
 			p.wait()
 		})
 	}

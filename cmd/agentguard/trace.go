@@ -18,7 +18,7 @@ import (
 func newTrace() *cobra.Command {
 	c := &cobra.Command{
 		Use: "trace", Short: "Read the record of a run: views, questions, comparison",
-		Long: "Every view begins with how far the record can be believed: complete, incomplete,\nunsealed or altered. Every byte that came from the command is quoted.\n\n" + recordArgs,
+		Long: "Every view begins with how far the record can be believed: complete, degraded,\nincomplete, unsealed or altered. Every byte that came from the command is quoted.\n\n" + recordArgs,
 	}
 	c.AddCommand(newTraceShow(), newTraceQuery(), newTraceTail(), newTraceDiff(), newTraceExport())
 	c.AddCommand(newTraceVerify(), newTraceProve())
@@ -29,16 +29,16 @@ func newTrace() *cobra.Command {
 }
 
 // judged is what the commands that show a record say of their exit status.
-const judged = "\n\nExit status: 0 the record is complete; 1 it is incomplete, unsealed or altered; 125 it cannot be read."
+const judged = "\n\nExit status: 0 the record is complete; 1 it is degraded, incomplete, unsealed or\naltered; 125 it cannot be read."
 
 func newTraceShow() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show [ID|last|FILE]", Short: "Show the process tree, denials, network, files, code, limits, usage and losses of a run", Args: cobra.MaximumNArgs(1),
-		Long: "show prints the judgement of the record first (complete, incomplete, unsealed, altered),\nthen what ran and what it did. Parts that may be long are cut and say so; with --only they are whole.\n\n" + recordArgs + judged,
+		Long: "show prints the judgement of the record first (complete, degraded, incomplete,\nunsealed, altered), then what ran and what it did. Parts that may be long are cut and say\nso; with --only they are whole.\n\n" + recordArgs + judged,
 		Example: "  agentguard trace show last\n  agentguard trace show --only timeline\n" +
 			"  agentguard trace show last --json | jq 'select(.verdict==\"deny\")'",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	asJSON := c.Flags().Bool("json", false, "the events as they are stored, one a line")
 	only := c.Flags().StringSlice("only", nil, "show these `PARTS` only, whole: "+strings.Join(trace.Parts(), ", "))
 	c.RunE = func(_ *cobra.Command, args []string) error {
@@ -71,7 +71,7 @@ func newQuestion(name, short, part, expr string) *cobra.Command {
 		Long:    short + ".\n\nWith --json, the records themselves, as of:\n  agentguard trace query --json '" + expr + "'\n\n" + recordArgs + judged,
 		Example: "  agentguard trace " + name + "\n  agentguard trace " + name + " --json | jq .seq",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	asJSON := c.Flags().Bool("json", false, "the records, one a line")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		return one(*state, args, func(r *record) (trace.Judgement, error) {
@@ -121,7 +121,7 @@ func newTraceQuery() *cobra.Command {
   agentguard trace query 'errno = ENOENT' last --count-by path`,
 	}
 	f := c.Flags()
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	all := f.BoolP("all", "a", false, "ask every run, the newest first")
 	by := f.StringSlice("count-by", nil, "count the acts by these `FIELDS` instead")
 	limit := f.Uint64P("limit", "n", 0, "print at most `N` records or counts; 0 prints all")
@@ -231,7 +231,7 @@ func newTraceTail() *cobra.Command {
 		Long:    "tail prints the last records of a run, one a line. With -f it goes on until the run has\nended, or until it is interrupted.\n\n" + recordArgs + judged,
 		Example: "  agentguard trace tail -f\n  agentguard trace tail -n 50 last\n  agentguard trace tail -f --json | jq -c 'select(.kind == \"connect\")'",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	n := c.Flags().IntP("lines", "n", 10, "print the last `N` records")
 	follow := c.Flags().BoolP("follow", "f", false, "wait for more as long as the run is live")
 	asJSON := c.Flags().Bool("json", false, "the records as they are stored, one a line")
@@ -266,7 +266,7 @@ func newTraceDiff() *cobra.Command {
 			"\n\nExit status: 0 they did the same and both records are complete; 1 they differ, or a record\nis not complete; 125 one cannot be read.",
 		Example: "  agentguard trace diff 20261129-1636 last",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	asJSON := c.Flags().Bool("json", false, "one JSON object for each line that differs: side, section, text")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		a, err := openRecord(*state, args[0])

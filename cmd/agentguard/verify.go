@@ -28,7 +28,7 @@ type sealedRun struct {
 }
 
 // Exit statuses of verify.
-var verdictStatus = map[trace.Judgement]status{trace.Complete: 0, trace.Incomplete: 1, trace.Unsealed: 2, trace.Altered: 3}
+var verdictStatus = map[trace.Judgement]status{trace.Complete: 0, trace.Degraded: 1, trace.Incomplete: 1, trace.Unsealed: 2, trace.Altered: 3}
 
 const verifyHelp = `verify reads all of a run, hashes it again, and holds it against the seal, the
 checkpoints and, for a run of this host, the host's log. It says where the record differs:
@@ -38,7 +38,7 @@ A run is named by its id or "last". A name with a slash in it is a file: a run's
 a file in it, copied from anywhere, or a proof that was made by trace prove. For these the
 public key of the host that made the run is needed (agentguard keys show), unless it is this one.
 
-Exit status: 0 complete and as it was sealed; 1 as it was sealed, but incomplete; 2 unsealed,
+Exit status: 0 complete and as it was sealed; 1 as it was sealed, but incomplete or degraded; 2 unsealed,
 and as far as checkpoints reach not altered; 3 altered, or by a key that is not trusted, or gone;
 125 it could not be checked. --all ends with the greatest of all
 runs that have ended.`
@@ -48,7 +48,7 @@ func newTraceVerify() *cobra.Command {
 		Use: "verify [ID|last|DIR|FILE]", Short: "Check that a record is as it was sealed, and say where it is not", Args: cobra.MaximumNArgs(1), Long: verifyHelp,
 		Example: "  agentguard trace verify last\n  agentguard trace verify --all\n  agentguard trace verify --key host.pub ./copied-run/",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	key := c.Flags().String("key", "", "trust this public `KEY`, or those in the file of that name, and no other")
 	anchored := c.Flags().String("anchors", "", "hold the run against the anchored lines in `FILE` too (see seal.yaml)")
 	all := c.Flags().Bool("all", false, "verify all runs of this host, or of a copied state directory, and that none is gone")
@@ -75,8 +75,12 @@ func newTraceVerify() *cobra.Command {
 			name = args[0]
 		}
 		if isPath(name) {
-			if b, ok, err := readProof(name); ok || err != nil {
-				return errors.Join(err, verifyProof(b, *state, keys, *asJSON))
+			b, ok, err := readProof(name)
+			if err != nil {
+				return fmt.Errorf("the record or proof cannot be read: %w", err)
+			}
+			if ok {
+				return verifyProof(b, *state, keys, *asJSON)
 			}
 		}
 		r, err := openSealed(*state, name, keys)
@@ -260,7 +264,11 @@ func verifyProof(b []byte, state string, keys seal.Keys, asJSON bool) error {
 	}
 	p, c, err := seal.OpenProof(b, keys)
 	if err != nil {
-		fmt.Printf("%s: the proof does not hold: %s\n", trace.Altered, trace.Line(err.Error()))
+		text := "the proof does not hold: " + trace.Line(err.Error())
+		if asJSON {
+			return errors.Join(printReport(&seal.Report{Verdict: trace.Altered, Faults: []seal.Fault{{Text: text}}}), verdictStatus[trace.Altered])
+		}
+		fmt.Printf("%s: %s\n", trace.Altered, text)
 		return verdictStatus[trace.Altered]
 	}
 	if asJSON {
@@ -278,7 +286,7 @@ func newTraceProve() *cobra.Command {
 			"path in the tree, the signed root and the certificate of the key: one JSON object that trace verify\nchecks anywhere with the host's public key. Nothing else of the run is told.",
 		Example: "  agentguard trace prove 17 last >proof.json\n  agentguard trace verify --key host.pub ./proof.json",
 	}
-	state := stateFlag(c)
+	state := auditedFlags(c)
 	key := c.Flags().String("key", "", "trust this public `KEY`, or those in the file of that name, and no other")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		seq, err := strconv.ParseUint(args[0], 10, 64)

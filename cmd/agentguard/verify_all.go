@@ -27,6 +27,14 @@ type collection struct {
 // are gone. The status is the greatest of all.
 func (c *collection) verifyAll(anchors *seal.Anchors, asJSON bool) error {
 	worst := c.verifyLog(anchors)
+	for _, id := range c.gone {
+		if !asJSON { // told by the log
+			break
+		}
+		if err := printReport(&seal.Report{Run: id, Verdict: trace.Altered, Faults: []seal.Fault{{Text: "it is gone: the host's log has it, and nobody deleted it by agentguard"}}}); err != nil {
+			return err
+		}
+	}
 	for _, id := range c.ids {
 		s, err := c.verifyOne(id, anchors, asJSON)
 		if err != nil {

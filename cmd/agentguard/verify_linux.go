@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/vault"
@@ -47,8 +48,8 @@ func openWitness(state string, keys seal.Keys) (w *witness, err error) {
 
 // openVouched opens a state directory and its vault.
 func openVouched(state string) (*runs.State, *vault.Vault, error) {
-	if state == "" && chooseMode() == byHelper {
-		return shownRecords()
+	if of, audit := strings.CutPrefix(state, ofUser); (state == "" || audit) && chooseMode(false) == byHelper {
+		return shownRecords(of)
 	}
 	who, err := caller()
 	if err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -27,16 +28,17 @@ func newVersion() *cobra.Command {
 				Host supervisor.HostFacts `json:"host"`
 			}{v, host})
 		}
-		fmt.Printf("agentguard %s %s/%s %s, record schema %d, kernel programs %s\n", v.Version, v.OS, v.Arch, v.Go, v.Schema, v.BPF)
+		out := bufio.NewWriter(os.Stdout)
+		fmt.Fprintf(out, "agentguard %s %s/%s %s, record schema %d, kernel programs %s\n", v.Version, v.OS, v.Arch, v.Go, v.Schema, v.BPF)
 		landlock := "no Landlock"
 		if host.Landlock > 0 {
 			landlock = fmt.Sprintf("Landlock ABI %d", host.Landlock)
 		}
-		fmt.Printf("host       Linux %s %s, %s, cgroup %s\n", host.Kernel, host.Machine, landlock, cmp.Or(host.CgroupMode, "unknown"))
+		fmt.Fprintf(out, "host       Linux %s %s, %s, cgroup %s\n", host.Kernel, host.Machine, landlock, cmp.Or(host.CgroupMode, "unknown"))
 		for _, s := range v.Seams {
-			fmt.Printf("test build: %s can be switched off\n", s)
+			fmt.Fprintf(out, "test build: %s can be switched off\n", s)
 		}
-		return nil
+		return out.Flush()
 	}
 	return c
 }

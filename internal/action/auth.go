@@ -154,17 +154,3 @@ func (a Auth) Shown() Proof {
 	}
 	return p
 }
-
-// Echoes are the forms in which an upstream could send the credential back: no
-// answer that has one of them is passed on.
-func (a Auth) Echoes(s *Secret) [][]byte {
-	value := s.Reveal()
-	if len(value) == 0 {
-		return nil
-	}
-	out := [][]byte{value, []byte(base64.StdEncoding.EncodeToString(value)), []byte(hex.EncodeToString(value))}
-	if a.Scheme == Basic {
-		out = append(out, []byte(base64.StdEncoding.EncodeToString([]byte(a.User+":"+string(value)))))
-	}
-	return out
-}

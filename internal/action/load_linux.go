@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/outer"
 	"github.com/agentguard/agentguard/policy"
 )
 
@@ -91,8 +92,8 @@ func openTrusted(dir int, name string, flags int) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, errors.Join(os.NewSyscallError("fstat", err), f.Close())
+	if err := outer.Fstat(fd, &st); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFDIR:

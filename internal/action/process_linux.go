@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/agentguard/agentguard/internal/reexec"
 )
 
 // HTTPProgram is the name of the program that speaks HTTP. It lies beside
@@ -22,12 +22,11 @@ const HTTPProgram = "agentguard-http"
 
 // Process is agentguard-http at work on one job.
 type Process struct {
-	UID, GID int // who it runs as: never root
-	Groups   []int
-	Input    *os.File                    // what it reads inputs from
-	Decide   func(list []*Outcome) Reply // asked before anything is sent; the secret is erased after it was handed over
-	Told     func(o *Outcome) error      // told what came of each input
-	Filter   []byte                      // of its system calls
+	Who    reexec.Identity
+	Input  *os.File                    // what it reads inputs from
+	Decide func(list []*Outcome) Reply // asked before anything is sent; the secret is erased after it was handed over
+	Told   func(o *Outcome) error      // told what came of each input
+	Filter []byte                      // of its system calls
 }
 
 // Run works through the job. The error is what is wrong with the file of
@@ -39,16 +38,7 @@ func (p *Process) Run(ctx context.Context, job *Job) error {
 	}
 	defer exe.Close()
 	job.Filter = p.Filter
-	err = p.start(ctx, exe, job)
-	if errors.Is(err, unix.EACCES) { // a program that only root may execute
-		copied, cerr := copyOf(exe)
-		if cerr != nil {
-			return cerr
-		}
-		defer copied.Close()
-		err = p.start(ctx, copied, job)
-	}
-	return err
+	return reexec.Executable(exe, func(path string) error { return p.start(ctx, path, job) })
 }
 
 // OpenHTTPProgram opens the program in the directory of the one that runs.
@@ -64,29 +54,14 @@ func OpenHTTPProgram() (*os.File, error) {
 	return f, nil
 }
 
-func copyOf(f *os.File) (*os.File, error) {
-	fd, err := unix.MemfdCreate(HTTPProgram, unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
-	}
-	c := os.NewFile(uintptr(fd), HTTPProgram)
-	if _, err := io.Copy(c, f); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
-}
-
-func (p *Process) start(ctx context.Context, exe *os.File, job *Job) error {
+func (p *Process) start(ctx context.Context, path string, job *Job) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	said := &bounded{left: 4096}
-	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", exe.Fd()))
+	cmd := exec.CommandContext(ctx, path)
 	cmd.Args, cmd.Env, cmd.Dir = []string{HTTPProgram, DispatchMode}, []string{}, "/"
 	cmd.Stderr, cmd.ExtraFiles, cmd.WaitDelay = said, []*os.File{p.Input}, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(p.UID), Gid: uint32(p.GID), Groups: ids(p.Groups)}
-	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: reexec.Credential(p.Who)}
 	to, err := cmd.StdinPipe()
 	if err != nil {
 		return err

@@ -9,10 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/outer"
+	"github.com/agentguard/agentguard/internal/reexec"
 )
 
 // maxSecret bounds a credential.
@@ -89,8 +93,8 @@ func (r *Reader) file(path string, refused uint32) ([]byte, error) {
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, os.NewSyscallError("fstat", err)
+	if err := outer.Fstat(fd, &st); err != nil {
+		return nil, err
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
@@ -106,7 +110,7 @@ func (r *Reader) file(path string, refused uint32) ([]byte, error) {
 // readKey finds a key of TYPE:DESCRIPTION in the session's keyring, then in the
 // user's, and reads it (keyctl(2)).
 func readKey(name string) ([]byte, error) {
-	typ, description, _ := cutColon(name)
+	typ, description, _ := strings.Cut(name, ":")
 	id, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, typ, description, 0)
 	if err != nil {
 		id, err = unix.KeyctlSearch(unix.KEY_SPEC_USER_KEYRING, typ, description, 0)
@@ -120,15 +124,6 @@ func readKey(name string) ([]byte, error) {
 		return nil, os.NewSyscallError("keyctl read", err)
 	}
 	return buf[:min(n, len(buf))], nil
-}
-
-func cutColon(s string) (before, after string, ok bool) {
-	for i := range s {
-		if s[i] == ':' {
-			return s[:i], s[i+1:], true
-		}
-	}
-	return s, "", false
 }
 
 // commandEnv is what a password store may need of the caller's environment.
@@ -153,7 +148,7 @@ func (r *Reader) command(ctx context.Context, argv []string) ([]byte, error) {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 && r.UID != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(r.UID), Gid: uint32(r.GID), Groups: ids(r.Groups)}
+		cmd.SysProcAttr.Credential = reexec.Credential(reexec.Identity{UID: r.UID, GID: r.GID, Groups: r.Groups})
 	}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	err := cmd.Run()
@@ -172,14 +167,6 @@ func (r *Reader) command(ctx context.Context, argv []string) ([]byte, error) {
 	}
 	line, _, _ := bytes.Cut(out.b, []byte("\n"))
 	return line, nil
-}
-
-func ids(list []int) []uint32 {
-	out := make([]uint32, 0, len(list))
-	for _, n := range list {
-		out = append(out, uint32(n))
-	}
-	return out
 }
 
 func lookup(environ []string, name string) string {

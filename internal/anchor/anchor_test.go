@@ -114,7 +114,7 @@ func TestPlacesFail(t *testing.T) {
 		if lost, err := q.Lost(); lost != depth*3 || err == nil {
 			t.Errorf("%+v: %d lost of %d, %v", p, lost, depth*3, err)
 		}
-		if took := time.Since(begun); took > 10*time.Second {
+		if took := time.Since(begun); took > 2*time.Minute {
 			t.Errorf("%+v: Close took %v", p, took)
 		}
 	}

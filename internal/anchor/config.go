@@ -18,6 +18,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/outer"
 )
 
 // Config is /etc/agentguard/seal.yaml.
@@ -78,8 +80,8 @@ func Read(name string) (Config, error) {
 	}
 	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return c, os.NewSyscallError("fstat", err)
+	if err := outer.Fstat(int(f.Fd()), &st); err != nil {
+		return c, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 || st.Mode&0o022 != 0 {
 		return c, fmt.Errorf("%s must be a file of root's that nobody else can write", name)

@@ -16,6 +16,9 @@ import (
 // reaches what forks meanwhile. Nothing can be born into the leaf afterwards. A
 // leaf that is gone is an empty one.
 func (l *Leaf) Condemn() error {
+	if l == nil {
+		return nil
+	}
 	if empty, err := l.empty(); empty || err != nil {
 		return err
 	}
@@ -37,6 +40,9 @@ func (l *Leaf) empty() (bool, error) {
 // Kill condemns the leaf and waits until the kernel says that it is empty, which
 // needs no reaping.
 func (l *Leaf) Kill(ctx context.Context) error {
+	if l == nil {
+		return nil
+	}
 	if err := l.Condemn(); err != nil {
 		return err
 	}
@@ -61,8 +67,11 @@ func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(e
 // gone do not matter. A directory is busy for a moment after its last task
 // died, so it is tried again for as long as limit.
 func (l *Leaf) Remove(limit time.Duration) error {
+	if l == nil {
+		return nil
+	}
 	var err error
-	for _, f := range []**os.File{&l.dir, &l.freezer} {
+	for _, f := range []**os.File{&l.dir, &l.freezer, &l.lock} {
 		if *f != nil {
 			err = errors.Join(err, (*f).Close())
 			*f = nil
@@ -100,6 +109,13 @@ func removeDir(dir string, deadline time.Time) error {
 //
 // A supervisor must be alive before it makes its leaf and until it has removed it.
 func (p *Parent) Sweep(ctx context.Context, alive func(id string) bool) ([]string, error) {
+	return p.sweep(ctx, sweeper{alive: alive})
+}
+
+// sweeper says of ids whose leaves stay, and whose go although they are held (nil: none).
+type sweeper struct{ alive, spare func(id string) bool }
+
+func (p *Parent) sweep(ctx context.Context, s sweeper) ([]string, error) {
 	ids, err := p.ids()
 	if err != nil {
 		return nil, err
@@ -107,20 +123,34 @@ func (p *Parent) Sweep(ctx context.Context, alive func(id string) bool) ([]strin
 	var swept []string
 	var errs []error
 	for _, id := range ids {
-		if alive(id) {
+		if s.alive(id) {
 			continue
 		}
-		l := p.leaf(id)
-		err := l.Kill(ctx)
-		if err == nil {
-			err = l.Remove(time.Second)
-		}
-		if err == nil {
+		gone, err := p.sweepLeaf(ctx, id, s.spare != nil && s.spare(id))
+		if gone {
 			swept = append(swept, id)
 		}
 		errs = append(errs, err)
 	}
 	return swept, errors.Join(errs...)
+}
+
+// sweepLeaf removes a leaf, unless somebody holds it and it is not spare. One of which only directories
+// in v1 hierarchies are left is nobody's; a delegated parent has none.
+func (p *Parent) sweepLeaf(ctx context.Context, id string, spare bool) (bool, error) {
+	l := p.leaf(id)
+	f, err := l.take()
+	if err != nil && !spare && (p.prefix != "" || !gone(err)) {
+		return false, nil // held, or gone meanwhile
+	}
+	if err == nil {
+		defer f.Close()
+	}
+	if err := l.Kill(ctx); err != nil {
+		return false, err
+	}
+	err = l.Remove(time.Second)
+	return err == nil, err
 }
 
 // ids returns the runs that have a leaf in any hierarchy.
@@ -140,7 +170,8 @@ func (p *Parent) ids() ([]string, error) {
 		}
 		for _, e := range entries {
 			id, ok := strings.CutSuffix(e.Name(), suffix)
-			if ok && e.IsDir() && !seen[id] {
+			id, ours := strings.CutPrefix(id, p.prefix)
+			if ok && ours && e.IsDir() && !seen[id] {
 				seen[id] = true
 				ids = append(ids, id)
 			}

@@ -88,7 +88,7 @@ func TestTaskLimit(t *testing.T) {
 		endLeaf(t, l)
 		_ = cmd.Wait()
 	}()
-	for deadline := time.Now().Add(20 * time.Second); l.TaskRefusals() == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); l.TaskRefusals() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no fork was refused")
 		}
@@ -128,7 +128,7 @@ func TestKill(t *testing.T) {
 		t.Error(err)
 	}
 	_ = cmd.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for range 2 {
 		if err := l.Kill(ctx); err != nil {
@@ -163,6 +163,11 @@ func TestSweep(t *testing.T) {
 	orphan, survivor := act(t, dead, "wait"), act(t, alive, "wait")
 	startWaiting(t, orphan)
 	startWaiting(t, survivor)
+	if err := dead.lock.Close(); err != nil { // as the kernel does when a process ends
+		t.Fatal(err)
+	}
+	dead.lock = nil
+	apart := newLeaf(t, p, Limits{}) // its supervisor lives, and keeps its locks where others do not look
 	foreign := filepath.Join(p.Path, "helper.service")
 	if err := os.Mkdir(foreign, 0o755); err != nil {
 		t.Fatal(err)
@@ -203,7 +208,7 @@ func TestSweep(t *testing.T) {
 	if err := orphan.Wait(); err == nil {
 		t.Error("the orphan ended by itself")
 	}
-	for _, path := range []string{alive.Path, foreign} {
+	for _, path := range []string{alive.Path, apart.Path, foreign} {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("%s suffered: %v", path, err)
 		}

@@ -12,6 +12,9 @@ import (
 // killed. The v1 freezer, whose tasks cannot, is never used. It must not be
 // called by two goroutines at a time, nor after Remove.
 func (l *Leaf) Freeze(on bool) error {
+	if l == nil {
+		return nil
+	}
 	if l.freezer == nil {
 		f, err := os.OpenFile(filepath.Join(l.Path, "cgroup.freeze"), os.O_WRONLY, 0)
 		if err != nil {

@@ -52,7 +52,7 @@ func TestFreeze(t *testing.T) {
 			t.Error("it does not go on")
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := l.Kill(ctx); err != nil {
 		t.Errorf("killing what is frozen: %v", err)

@@ -20,9 +20,9 @@
 package cgroup
 
 import (
-	"bytes"
-	"os"
 	"strings"
+
+	"github.com/agentguard/agentguard/internal/mountinfo"
 )
 
 // Names of the controllers that a run's limits need.
@@ -52,7 +52,7 @@ func (l Layout) Mode() string {
 
 // Detect reads the layout from /proc/self/mountinfo.
 func Detect() (Layout, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	text, err := mountinfo.Read()
 	if err != nil {
 		return Layout{}, err
 	}
@@ -62,17 +62,11 @@ func Detect() (Layout, error) {
 // Parse reads a mount table (proc_pid_mountinfo(5)). Of several mounts of one
 // hierarchy the first counts. A mount of a part of one does not: that is what a
 // container without a cgroup namespace sees of its own cgroup.
-func Parse(mountinfo []byte) Layout {
+func Parse(table []byte) Layout {
 	l := Layout{V1: map[string]string{}}
-	for line := range bytes.Lines(mountinfo) {
-		// ID PARENT DEV ROOT POINT OPTIONS [TAG...] - TYPE SOURCE SUPEROPTIONS
-		left, right, ok := bytes.Cut(line, []byte(" - "))
-		if !ok || !bytes.HasPrefix(right, []byte("cgroup")) {
-			continue
-		}
-		fields, tail := strings.Fields(string(left)), strings.Fields(string(right))
-		if len(fields) >= 6 && len(tail) >= 3 && fields[3] == "/" {
-			l.add(tail[0], unescape(fields[4]), strings.Split(tail[2], ","))
+	for m := range mountinfo.All(table) {
+		if m.Root == "/" {
+			l.add(m.Kind, m.Point, strings.Split(m.Super, ","))
 		}
 	}
 	return l
@@ -90,13 +84,4 @@ func (l *Layout) add(fstype, point string, options []string) {
 			l.V1[c] = point
 		}
 	}
-}
-
-// unescape undoes what the kernel does to a path in mountinfo (mangle_path,
-// fs/seq_file.c, for the bytes of " \t\n\\#").
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace(s)
 }

@@ -102,7 +102,7 @@ func TestParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(p, again); diff != "" {
+	if diff := cmp.Diff(p, again, cmp.AllowUnexported(Parent{})); diff != "" {
 		t.Errorf("the second time (-first +second):\n%s", diff)
 	}
 }

@@ -8,21 +8,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Limits bound everything in a leaf; zero or less is no bound.
 type Limits struct {
 	Memory int64 // bytes; swap is not granted on top
 	Tasks  int64 // processes and threads
+	Rates  Rates // of CPU time and of devices
 }
 
-// Leaf is the cgroup of one run.
+// Leaf is the cgroup of one run. A nil Leaf is that of a run without one: it bounds, ends
+// and counts nothing.
 type Leaf struct {
 	Path string            // directory in the v2 tree
 	V1   map[string]string // directories in v1 hierarchies by controller
 
 	dir     *os.File
 	freezer *os.File // cgroup.freeze, once it was used
+	lock    *os.File // says that its supervisor lives
 	id      uint64
 }
 
@@ -31,7 +36,7 @@ type Leaf struct {
 const suffix = ".run"
 
 func (p *Parent) leaf(id string) *Leaf {
-	l := &Leaf{Path: filepath.Join(p.Path, id+suffix), V1: make(map[string]string, len(p.V1))}
+	l := &Leaf{Path: filepath.Join(p.Path, p.prefix+id+suffix), V1: make(map[string]string, len(p.V1))}
 	for c, dir := range p.V1 {
 		l.V1[c] = filepath.Join(dir, id+suffix)
 	}
@@ -57,12 +62,43 @@ func (p *Parent) New(id string, lim Limits, extra int64) (*Leaf, error) {
 	}
 	err := l.limit(lim, extra, p.Missing)
 	if err == nil {
+		err = p.rate(l, lim.Rates)
+	}
+	if err == nil {
 		err = l.open()
+	}
+	if err == nil {
+		l.lock, err = l.take()
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Remove(0))
 	}
 	return l, nil
+}
+
+// Bound sets the limits of a leaf that was made without any. It fails where one of
+// the leaf's directories, or a controller, is not there any more.
+func (p *Parent) Bound(l *Leaf, lim Limits, extra int64) error {
+	for _, dir := range l.dirs() {
+		if _, err := os.Lstat(dir); err != nil {
+			return err
+		}
+	}
+	return errors.Join(l.limit(lim, extra, p.Missing), p.rate(l, lim.Rates))
+}
+
+// take locks the leaf for as long as this process lives. Supervisors that share a parent need not share
+// a directory of locks: a delegated parent, or mount namespaces with a /run of their own. Only the
+// leaf's owner can open the file.
+func (l *Leaf) take() (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(l.Path, "cgroup.kill"), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "flock", Path: f.Name(), Err: err}, f.Close())
+	}
+	return f, nil
 }
 
 // dirs are the leaf's directories. v2 comes last: while it is there,
@@ -138,7 +174,12 @@ func optional(err error) error {
 }
 
 // Dir is the open v2 directory, for CLONE_INTO_CGROUP; nil after [Leaf.Remove].
-func (l *Leaf) Dir() *os.File { return l.dir }
+func (l *Leaf) Dir() *os.File {
+	if l == nil {
+		return nil
+	}
+	return l.dir
+}
 
 // ID is the leaf's id as bpf_get_current_ancestor_cgroup_id sees it.
 func (l *Leaf) ID() uint64 { return l.id }
@@ -148,6 +189,9 @@ func (l *Leaf) ID() uint64 { return l.id }
 // the leaf is not possible. The kernel judges the writes by who opened the
 // files (5.17), so the process needs no right of its own.
 func (l *Leaf) JoinFiles(v2 bool) ([]*os.File, error) {
+	if l == nil {
+		return nil, nil
+	}
 	var files []*os.File
 	for _, dir := range l.dirs() {
 		name := "tasks"

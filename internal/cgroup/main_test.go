@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 }
 
 var acts = map[string]func(){
+	"delegated":  func() { tell(useDelegated) },
+	"with child": tellWithChild,
+	"abandon":    func() { tell(abandonDelegated) },
+	"sweep":      func() { tell(sweepDelegated) },
 	// wait lives until its standard input ends.
 	"wait": func() {
 		fmt.Println("here")
@@ -81,14 +85,18 @@ func detect(t testing.TB) Layout {
 
 func removeParent(t testing.TB, p *Parent) {
 	t.Helper()
-	if _, err := p.Sweep(context.Background(), func(string) bool { return false }); err != nil {
+	ids, err := p.ids()
+	if err != nil {
 		t.Error(err)
+	}
+	for _, id := range ids { // of this process, which Sweep leaves alone
+		endLeaf(t, p.leaf(id))
 	}
 	for _, dir := range []string{p.V1[Memory], p.V1[Pids], p.Path} {
 		if dir == "" {
 			continue
 		}
-		if err := removeDir(dir, time.Now().Add(5*time.Second)); err != nil {
+		if err := removeDir(dir, time.Now().Add(time.Minute)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -116,12 +124,12 @@ func newLeaf(t testing.TB, p *Parent, lim Limits) *Leaf {
 
 func endLeaf(t testing.TB, l *Leaf) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := l.Kill(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := l.Remove(20 * time.Second); err != nil {
+	if err := l.Remove(2 * time.Minute); err != nil {
 		t.Error(err)
 	}
 }

@@ -22,6 +22,9 @@ type OOMWatch struct {
 
 // WatchOOM returns nil where no watch is needed.
 func (l *Leaf) WatchOOM() (*OOMWatch, error) {
+	if l == nil {
+		return nil, nil
+	}
 	dir := l.V1[Memory]
 	if dir == "" {
 		return nil, nil

@@ -18,15 +18,16 @@ import (
 // need not wait for the runs of the build before it. Where two builds are in use
 // side by side, neither takes the other's parent away between two runs.
 func (l Layout) SweepOthers(ctx context.Context, prefix, own string, alive func(id string) bool) ([]string, error) {
-	return l.sweepParents(ctx, prefix, own, keepEmpty, alive)
+	return l.sweepParents(ctx, prefix, own, keepEmpty, sweeper{alive: alive})
 }
 
-// Release does it for all parents, and removes each that is empty.
-func (l Layout) Release(ctx context.Context, prefix string, alive func(id string) bool) ([]string, error) {
-	return l.sweepParents(ctx, prefix, "", 0, alive)
+// Release does it for all parents, and removes each that is empty. Leaves for whose id spare says
+// yes go although somebody holds them.
+func (l Layout) Release(ctx context.Context, prefix string, alive, spare func(id string) bool) ([]string, error) {
+	return l.sweepParents(ctx, prefix, "", 0, sweeper{alive, spare})
 }
 
-func (l Layout) sweepParents(ctx context.Context, prefix, own string, keep time.Duration, alive func(id string) bool) ([]string, error) {
+func (l Layout) sweepParents(ctx context.Context, prefix, own string, keep time.Duration, s sweeper) ([]string, error) {
 	names, err := l.parents(prefix)
 	if err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func (l Layout) sweepParents(ctx context.Context, prefix, own string, keep time.
 			continue
 		}
 		p := l.existing(name)
-		ids, err := p.Sweep(ctx, alive)
+		ids, err := p.sweep(ctx, s)
 		swept, errs = append(swept, ids...), append(errs, err)
 		if p.unused() >= keep {
 			p.removeEmpty()

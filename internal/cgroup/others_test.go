@@ -66,8 +66,21 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { os.Remove(filepath.Join(live, "here"+suffix)); os.Remove(live) })
-	swept, err := l.Release(t.Context(), prefix, func(id string) bool { return id == "here" })
-	if err != nil || !slices.Equal(swept, []string{"dead"}) {
+	held := l.existing(prefix + "00000003").leaf("held")
+	spare := l.existing(prefix + "00000001").leaf("spare")
+	for _, leaf := range []*Leaf{held, spare} {
+		if err := os.Mkdir(leaf.Path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f, err := leaf.take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	t.Cleanup(func() { os.Remove(held.Path) })
+	swept, err := l.Release(t.Context(), prefix, func(id string) bool { return id == "here" }, func(id string) bool { return id == "spare" })
+	if slices.Sort(swept); err != nil || !slices.Equal(swept, []string{"dead", "spare"}) {
 		t.Errorf("swept %q, %v", swept, err)
 	}
 	for _, dir := range dirs {
@@ -75,7 +88,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%s is there", dir)
 		}
 	}
-	if !isDir(live) {
+	if !isDir(live) || !isDir(held.Path) {
 		t.Error("a parent with a live run is gone")
 	}
 }

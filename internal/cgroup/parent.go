@@ -26,6 +26,20 @@ type Parent struct {
 
 	V1      map[string]string // directories in v1 hierarchies by controller
 	Missing []string          // of Memory and Pids, those that cannot limit a run here
+
+	// Own is where this process has moved to make room: see [Layout.Delegated]. "" is nowhere.
+	Own string
+
+	// Shared says that processes of others are in a delegated parent, which keeps controllers
+	// from being switched on in it.
+	Shared bool
+
+	// Ends says that a delegated parent ends with this process, so that [Parent.Leave] puts
+	// nothing back: each move of a process waits for all CPUs.
+	Ends bool
+
+	prefix string   // of the names of leaves: others may live beside them in a delegated parent
+	held   *os.File // locked while Own is needed
 }
 
 // Parent makes the parent of all runs, or finds it: NAME.slice where a service

@@ -4,7 +4,7 @@
 // A change set is a directory: index.jsonl, one entry a line, and blobs/, file
 // contents by SHA-256. It holds nothing of the overlay (no whiteouts, opaque
 // marks or redirects), so it can be read, moved and applied without one.
-// docs/record.md documents the format. Linux only.
+// docs/result.md documents the format, decision 0011 why it is so. Linux only.
 //
 // Everything in an upper was made by the command and is hostile: trees are walked
 // by descriptor, one component at a time, without following links or crossing

@@ -145,7 +145,7 @@ func (p *packer) dir(f *frame, name string, up *meta, lo *meta) error {
 	if err != nil {
 		return &goneError{name, err}
 	}
-	mark, err := readMarks(fd)
+	mark, err := readMarks(fd, p.t.User)
 	if err == nil && len(mark.redirect) > 0 {
 		return p.renamed(f, name, fd, up, lo, mark.redirect)
 	}

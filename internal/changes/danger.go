@@ -113,8 +113,9 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 		return Danger{"it is a " + string(e.New.Type) + ", which is never committed", true}
 	}
 	low := strings.ToLower(p)
+	slashed := "/" + low + "/" // once: a path may have 128 KiB, and there are a hundred names to look for
 	for i := range traps {
-		if t := &traps[i]; t.holds(low, e.New.Type == Dir && !brings(e)) {
+		if t := &traps[i]; t.holds(slashed, e.New.Type == Dir && !brings(e)) {
 			return Danger{t.why, t.protected}
 		}
 	}
@@ -127,20 +128,15 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	return s.byContent(e, p, low)
 }
 
-// holds reports a path that the trap names. dir is a directory whose content is
-// judged by itself.
-func (t *trap) holds(p string, dir bool) bool {
+// holds reports a path, in slashes on both sides, that the trap names. dir is a directory
+// whose content is judged by itself.
+func (t *trap) holds(slashed string, dir bool) bool {
 	for _, d := range t.dirs {
-		if i := strings.Index("/"+p+"/", "/"+d+"/"); i >= 0 {
-			return !(d == ".git/hooks" && (strings.HasSuffix(p, ".sample") || dir)) // git never runs samples
+		if strings.Contains(slashed, "/"+d+"/") {
+			return !(d == ".git/hooks" && (strings.HasSuffix(slashed, ".sample/") || dir)) // git never runs samples
 		}
 	}
-	for _, f := range t.files {
-		if p == f || strings.HasSuffix(p, "/"+f) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.files, func(f string) bool { return strings.HasSuffix(slashed, "/"+f+"/") })
 }
 
 // covered reports a path that a pattern names: the path from the top, one of
@@ -148,14 +144,16 @@ func (t *trap) holds(p string, dir bool) bool {
 func covered(p string, patterns []string) bool {
 	for _, pat := range patterns {
 		pat = strings.Trim(pat, "/")
-		for at := p; at != "" && at != "."; at = path.Dir(at) {
+		for at := p; at != "" && at != "."; {
+			slash := strings.LastIndexByte(at, '/') // path.Dir would look at all of it each time
 			name := at
 			if !strings.Contains(pat, "/") {
-				name = path.Base(at)
+				name = at[slash+1:]
 			}
 			if ok, err := path.Match(pat, name); err == nil && ok {
 				return true
 			}
+			at = at[:max(slash, 0)]
 		}
 	}
 	return false

@@ -3,6 +3,7 @@ package changes
 import (
 	"path"
 	"strings"
+	"unicode/utf8"
 )
 
 // ignores answers what gitignore(5) says of paths below one directory. It asks
@@ -12,7 +13,7 @@ type ignores struct {
 	rules  map[string][]rule       // by directory
 	tops   map[string]string       // by directory: the highest ignored one that it is or lies in; "" none
 	parsed int                     // rules so far
-	left   int                     // comparisons of a component that are still made: patterns may be hostile
+	left   int                     // comparisons of a component that are still made, long ones more: patterns may be hostile
 
 	tracked map[string]bool       // by git, whatever the patterns say
 	known   bool                  // tracked is all of it
@@ -44,6 +45,7 @@ const (
 // rule is one pattern, split at its slashes.
 type rule struct {
 	parts   []string // path.Match patterns, or "**"
+	cost    int      // of parts
 	dirOnly bool
 	keep    bool // "!": what it matches is not ignored
 }
@@ -74,9 +76,10 @@ func (g *ignores) matches(p string, dir bool) bool {
 	for at := parentOf(p); ; at = parentOf(at) {
 		list := g.of(at)
 		rel := strings.Split(strings.TrimPrefix(p[len(at):], "/"), "/")
+		each := cost(rel)
 		for i := len(list) - 1; i >= 0; i-- {
 			r := &list[i]
-			if g.left -= len(r.parts) * len(rel); g.left < 0 {
+			if g.left -= r.cost * each; g.left < 0 {
 				return false
 			}
 			if (dir || !r.dirOnly) && fits(r.parts, rel) {
@@ -137,14 +140,41 @@ func parseRule(line string) (r rule, ok bool) {
 	}
 	for _, part := range strings.Split(strings.TrimPrefix(line, "/"), "/") {
 		if part != "**" {
-			part = goPattern(part)
+			part = goPattern(bytewise(part))
 			if _, err := path.Match(part, ""); err != nil || strings.Contains(part, "[:") {
 				return r, false // git takes it for one that nothing fits; classes by name are not built
 			}
 		}
 		r.parts = append(r.parts, part)
 	}
+	r.cost = cost(r.parts)
 	return r, len(r.parts) <= maxParts
+}
+
+// cost is how much components take to compare: path.Match goes through a long name again for each part of
+// a long pattern, so that one comparison can take a thousand times what another does.
+func cost(parts []string) (n int) {
+	const short = 16 // bytes
+	for _, p := range parts {
+		n += 1 + len(p)/short
+	}
+	return n
+}
+
+// bytewise makes a character of each byte: git's ? and [...] are of bytes (wildmatch.c).
+func bytewise(s string) string {
+	ascii := true
+	for i := 0; i < len(s) && ascii; i++ {
+		ascii = s[i] < utf8.RuneSelf
+	}
+	if ascii {
+		return s
+	}
+	out := make([]rune, len(s))
+	for i := range len(s) {
+		out[i] = rune(s[i])
+	}
+	return string(out)
 }
 
 // goPattern turns git's negated class into path.Match's.
@@ -182,7 +212,7 @@ func fits(parts, names []string) bool {
 					next[i] = true
 				}
 			case i > 0 && at[i-1]:
-				ok, err := path.Match(part, names[i-1])
+				ok, err := path.Match(part, bytewise(names[i-1]))
 				next[i] = ok && err == nil
 			}
 		}

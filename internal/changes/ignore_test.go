@@ -50,6 +50,17 @@ func TestIgnoresBounded(t *testing.T) {
 	}
 }
 
+// A long comparison takes more of what is left: with a name as long, this pattern takes half a millisecond each time.
+func TestIgnoresLong(t *testing.T) {
+	long, short := "*"+strings.Repeat("[^b]", 127)+"b", "a"
+	for pattern, want := range map[string]int{long: 2*16 + 31*16, short: 2 * 16} { // "**" and itself, in sixteens of bytes, by the name's
+		g := newIgnores(func(string) []byte { return []byte(pattern) })
+		if g.file(strings.Repeat("a", 255)); maxComparisons-g.left != want {
+			t.Errorf("%d took %d, want %d", len(pattern), maxComparisons-g.left, want)
+		}
+	}
+}
+
 // What git says is what we say, but that we may list more.
 func FuzzIgnore(f *testing.F) {
 	git, err := exec.LookPath("git")
@@ -59,6 +70,9 @@ func FuzzIgnore(f *testing.F) {
 	f.Add("*.o\n!a.o\nb/\n/c\n", "b/c/a.o")
 	f.Add("a/**/b\n**/c\nd/**\n", "a/x/b/c")
 	f.Add("[a-c]?\n\\!x\n* \n", "ab")
+	f.Add("?000", ":000")
+	f.Add("?", "\u88e3")
+	f.Add("???\n[\u00e4]*", "\u00e4b")
 	dir := f.TempDir()
 	if out, err := exec.Command(git, "init", "-q", dir).CombinedOutput(); err != nil {
 		f.Fatalf("%v %s", err, out)
@@ -82,7 +96,7 @@ func FuzzIgnore(f *testing.F) {
 		}
 		must(t, os.WriteFile(filepath.Join(dir, ".gitignore"), []byte(patterns), 0o644))
 		cmd := exec.Command(git, "-C", dir, "check-ignore", "-q", "--no-index", "--stdin", "-z")
-		cmd.Stdin = bytes.NewReader([]byte(p + "\x00"))
+		cmd.Stdin = bytes.NewReader([]byte("./" + p + "\x00")) // a colon in front would be pathspec magic
 		cmd.Env = []string{"HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"}
 		if err := cmd.Run(); err != nil {
 			t.Errorf("%q folds %q, which git does not ignore: %v", patterns, p, err)

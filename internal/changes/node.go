@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/outer"
 )
 
 // meta is what statx(2) says of one name.
@@ -53,11 +55,36 @@ func statAt(dir int, name string) (meta, error) {
 	if err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
 		return meta{}, err
 	}
+	if err := realOwner(dir, name, &st); err != nil {
+		return meta{}, err
+	}
 	ns := func(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 	return meta{
 		mode: uint32(st.Mode), uid: st.Uid, gid: st.Gid, nlink: st.Nlink, size: int64(st.Size), ino: st.Ino,
 		dev: unix.Mkdev(st.Dev_major, st.Dev_minor), rdev: unix.Mkdev(st.Rdev_major, st.Rdev_minor), mnt: st.Mnt_id, mtime: ns(st.Mtime), ctime: ns(st.Ctime),
 	}, nil
+}
+
+// realOwner is for a process in a user namespace of its own, which sees itself and strangers.
+func realOwner(dir int, name string, st *unix.Statx_t) error {
+	if !outer.Foreign(st.Uid, st.Gid) {
+		return nil
+	}
+	fd := dir
+	if name != "" {
+		var err error
+		if fd, err = unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+	}
+	var owner unix.Stat_t
+	err := outer.Fstat(fd, &owner)
+	if err == nil && owner.Ino != st.Ino {
+		return errReplaced
+	}
+	st.Uid, st.Gid = owner.Uid, owner.Gid
+	return err
 }
 
 // ids turns the ids of a layer into the host's: a run with a user id of its own

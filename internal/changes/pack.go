@@ -17,6 +17,7 @@ type Tree struct {
 	Own   uint32   // the run's own user id, which stands for root; 0: none
 	UID   uint32   // whose changes they are, as the host knows them
 	GID   uint32
+	User  bool // the overlay was mounted in a user namespace: its marks are user.overlay.*
 }
 
 // Bounds of one change set.
@@ -87,7 +88,7 @@ func Untouched(t *Tree) (bool, error) {
 	}
 	lo, err := statAt(int(t.Lower.Fd()), "")
 	i := ids{t.Own}
-	return up.mode == lo.mode && i.host(up.uid) == lo.uid && i.host(up.gid) == lo.gid, err
+	return up.mode == lo.mode && (t.User || i.host(up.uid) == lo.uid && i.host(up.gid) == lo.gid), err
 }
 
 // errBound ends a pack that has met a bound of the whole set.
@@ -180,6 +181,9 @@ func (p *packer) root(f *frame) error {
 	_, err = getXattr(f.up.fd, "user.agentguard")
 	p.bare = err == unix.EOPNOTSUPP
 	p.carry(old, now)
+	if p.t.User { // which has one user and one group: the upper could not be given the directory's, nor could the command
+		now.UID, now.GID = old.UID, old.GID
+	}
 	e := &Entry{Name: []byte(p.t.Host), Old: old, New: now, UID: p.t.UID, GID: p.t.GID}
 	if sameState(old, now) {
 		e.New = nil

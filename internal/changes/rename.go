@@ -16,14 +16,21 @@ type marks struct {
 	redirect string // where in the lower it comes from: absolute, or a name in the same directory
 }
 
-func readMarks(fd int) (marks, error) {
+// readMarks reads the marks of the sort that the mount wrote. The other sort is the
+// command's own: whoever believed user.overlay.* of an overlay with trusted marks would let
+// it hide what is below.
+func readMarks(fd int, user bool) (marks, error) {
 	var m marks
-	v, err := getXattr(fd, "trusted.overlay.opaque")
+	prefix := "trusted.overlay."
+	if user {
+		prefix = "user.overlay."
+	}
+	v, err := getXattr(fd, prefix+"opaque")
 	if err != nil && err != unix.ENODATA && err != unix.EOPNOTSUPP {
 		return m, err
 	}
 	m.opaque = string(v) == "y" // "x" says that whiteouts lie in it as attributes, which no upper of ours has
-	v, err = getXattr(fd, "trusted.overlay.redirect")
+	v, err = getXattr(fd, prefix+"redirect")
 	if err != nil && err != unix.ENODATA && err != unix.EOPNOTSUPP {
 		return m, err
 	}

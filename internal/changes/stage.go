@@ -100,7 +100,7 @@ func (c *committer) copy(to, from int) (string, error) {
 			return "", os.NewSyscallError("read", err)
 		}
 		c.hash.Write(c.buf[:n])
-		if !zeros(c.buf[:n]) {
+		if n > 0 && !zeros(c.buf[:n]) { // the end is no block
 			if err := writeAt(to, c.buf[:n], size); err != nil {
 				return "", err
 			}

@@ -59,6 +59,8 @@ type File struct {
 	Stored bool   // the content is in the store under its digest
 	Script bool   // begins with #!
 	Gone   bool   // has no name any more
+	// Mutable: a program that has, by its own header, memory that can be written and executed.
+	Mutable bool
 }
 
 // Limits bound what a Watch does for a run.
@@ -98,6 +100,7 @@ type Watch struct {
 	group  *group
 	err    error // why there is no group
 	mounts mounts
+	merged []merged
 	store  *store
 	boot   func() uint64 // CLOCK_BOOTTIME in ns
 
@@ -289,5 +292,9 @@ func (w *Watch) DropTable() error { return w.mounts.close() }
 
 // Close ends the watch. Hashes that hang are left behind.
 func (w *Watch) Close() error {
-	return errors.Join(w.Stop(), w.mounts.close())
+	errs := []error{w.Stop(), w.mounts.close()}
+	for _, m := range w.merged {
+		errs = append(errs, m.upper.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"io"
 	"os"
 	"strings"
@@ -21,7 +20,7 @@ func (w *Watch) cached(e *entry, fd int, out File) bool {
 	if !ok || isScript(fd) { // the content of a script is wanted too
 		return false
 	}
-	out.State, out.SHA256 = OK, sum
+	out.State, out.SHA256, out.Mutable = OK, sum, mutable(fd)
 	w.count(func(c *Counts) { c.Cached++ })
 	return w.settle(e, out)
 }
@@ -39,7 +38,7 @@ func (w *Watch) hash(e *entry, f *os.File, on mount, out File) {
 		w.settle(e, out)
 		return
 	}
-	out.Script = isScript(int(f.Fd()))
+	out.Script, out.Mutable = isScript(int(f.Fd())), mutable(int(f.Fd()))
 	plain := on.system && !out.Script
 	if !w.take(e) {
 		return
@@ -111,7 +110,7 @@ func (w *Watch) expire(e *entry) {
 // digest reads the whole file.
 func (w *Watch) digest(e *entry, f *os.File, out *File, keep bool) {
 	awaitTick(e.key.Ctime)
-	written := hasWriter(f)
+	written := w.hasWriter(int(f.Fd()), e.key.Version)
 	sum, content, err := w.read(f, e.key.Size, keep && e.key.Size <= w.cfg.Limits.Object)
 	var now key
 	if err == nil {
@@ -180,18 +179,6 @@ func awaitTick(ctime int64) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// hasWriter reports whether somebody holds the file open, or mapped, to write to
-// it. Who has written to a shared mapping once can go on without a new ctime;
-// whoever comes later cannot. A lease for reading is refused while there is such
-// a holder (fcntl(2), F_SETLEASE); file systems without leases do not tell.
-func hasWriter(f *os.File) bool {
-	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
-	if err == nil {
-		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
-	}
-	return errors.Is(err, unix.EAGAIN)
 }
 
 // isScript reports whether a file begins with #!.

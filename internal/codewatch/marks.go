@@ -1,16 +1,15 @@
 package codewatch
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/mountinfo"
 )
 
 // Mount is a part of what the run sees. It may be detached still: a mark stays
@@ -127,38 +126,16 @@ func isFUSE(kind string) bool {
 }
 
 func hostMounts() ([]hostMount, error) {
-	text, err := os.ReadFile("/proc/thread-self/mountinfo")
+	text, err := mountinfo.ReadThread()
 	return parseMounts(text), err
 }
 
-// parseMounts reads the lines that have the shape of proc(5): id, parent,
-// major:minor, root, mount point, options, optional fields, "-", type.
 func parseMounts(text []byte) []hostMount {
 	var out []hostMount
-	for line := range bytes.Lines(text) {
-		head, tail, ok := strings.Cut(string(line), " - ")
-		f, kind := strings.Fields(head), strings.Fields(tail)
-		if !ok || len(f) < 6 || len(kind) == 0 {
-			continue
-		}
-		id, err1 := strconv.ParseUint(f[0], 10, 64)
-		parent, err2 := strconv.ParseUint(f[1], 10, 64)
-		major, minor, _ := strings.Cut(f[2], ":")
-		maj, err3 := strconv.ParseUint(major, 10, 32)
-		minr, err4 := strconv.ParseUint(minor, 10, 32)
-		if errors.Join(err1, err2, err3, err4) == nil {
-			out = append(out, hostMount{id, parent, unix.Mkdev(uint32(maj), uint32(minr)), unescape(f[4]), kind[0], slices.Contains(strings.Split(f[5], ","), "noexec")})
-		}
+	for m := range mountinfo.All(text) {
+		out = append(out, hostMount{m.ID, m.Parent, unix.Mkdev(m.Major, m.Minor), m.Point, m.Kind, m.Has("noexec")})
 	}
 	return out
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // submounts finds the mount that source lies on, and those that are mounted

@@ -57,20 +57,32 @@ func (w *Watch) hold(e event) {
 	}
 	select {
 	case <-ent.done:
-		w.opened(e.pid, &ent.File)
+		w.opened(e.pid, w.asOf(e, ent))
 		w.spare(e, ent)
 		w.answer(e)
 	default:
 		w.tasks.Go(func() {
 			select {
 			case <-ent.done:
-				w.opened(e.pid, &ent.File)
+				w.opened(e.pid, w.asOf(e, ent))
 				w.spare(e, ent)
 			case <-w.closed:
 			}
 			w.answer(e)
 		})
 	}
+}
+
+// asOf is a settled entry as it is for this execve. Where nobody but us sees who
+// has a file mapped to write to it, that is asked each time: the version may be
+// one that was hashed long before.
+func (w *Watch) asOf(e event, ent *entry) *File {
+	if ent.State != OK || ent.system || !w.heldBelow(e.fd, ent.Version) {
+		return &ent.File
+	}
+	raced := ent.File
+	raced.State = Raced
+	return &raced
 }
 
 // spare lets later execves of a system file go on without waiting for us, until

@@ -191,6 +191,9 @@ func (w *Watch) inspect(f *os.File, r Request) *File {
 		return &out
 	}
 	defer own.Close()
+	if r.System && foreign(own) { // mounts are known only where they are watched
+		seen.mount.system = true
+	}
 	e, err := w.lookup(int(own.Fd()), func() identity { return seen })
 	if err != nil {
 		return &File{ID: r.ID, State: Error}
@@ -206,6 +209,15 @@ func (w *Watch) inspect(f *os.File, r Request) *File {
 		return w.keep(own, out)
 	}
 	return out
+}
+
+// foreign reports whether a file is another user's than ours, who have no root. In a record
+// without BPF a process says itself by which path it runs a file: what the run's own user
+// has made is not the system's, whatever its path.
+func foreign(f *os.File) bool {
+	var st unix.Stat_t
+	uid := os.Geteuid()
+	return uid != 0 && unix.Fstat(int(f.Fd()), &st) == nil && st.Uid != uint32(uid)
 }
 
 // keep stores the content of a file whose digest is known.
@@ -234,7 +246,11 @@ func openRegular(f *os.File) (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, errNotRegular
 	}
-	fd, err := unix.Open(fdPath(int(f.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOATIME|unix.O_CLOEXEC, 0)
+	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(fdPath(int(f.Fd())), flags|unix.O_NOATIME, 0)
+	if err == unix.EPERM { // the file is neither ours nor are we root
+		fd, err = unix.Open(fdPath(int(f.Fd())), flags, 0)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -136,7 +137,7 @@ func (s *sender) reason(err error, secret *action.Secret, wrote bool) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no whole answer within %v (limits.timeout)", s.a.Limits.Timeout)
-	case s.echoes(err.Error(), secret):
+	case echoes(err.Error(), s.a.Auth.Echoes(secret)):
 		return "the answer is not HTTP, and repeats the credential"
 	case errors.As(err, &dns):
 		return "the name was not resolved: " + dns.Err
@@ -204,13 +205,14 @@ func (s *sender) extract(body []byte, secret *action.Secret, o *action.Outcome, 
 		return
 	}
 	o.Outcome, o.Untrusted, o.Response = action.Done, true, map[string]json.RawMessage{}
+	forms := s.a.Auth.Echoes(secret)
 	for _, pointer := range s.a.Response.Fields {
 		field, ok := at(v, pointer)
 		if !ok {
 			o.Missing = append(o.Missing, pointer)
 			continue
 		}
-		if s.echoes(field, secret) {
+		if echoes(field, forms) {
 			reject("the answer repeats the credential at %s", pointer)
 			return
 		}
@@ -223,19 +225,22 @@ func (s *sender) extract(body []byte, secret *action.Secret, o *action.Outcome, 
 	}
 }
 
-// echoes reports whether a value has the credential in a text or a key.
-func (s *sender) echoes(v any, secret *action.Secret) bool {
+// echoes reports whether a value has one of these forms of the credential in a text, a
+// number (of seventeen digits at most, as decode reads it) or a key.
+func echoes(v any, forms [][]byte) bool {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, item := range v {
-			if s.echoes(key, secret) || s.echoes(item, secret) {
+			if echoes(key, forms) || echoes(item, forms) {
 				return true
 			}
 		}
 	case []any:
-		return slices.ContainsFunc(v, func(item any) bool { return s.echoes(item, secret) })
+		return slices.ContainsFunc(v, func(item any) bool { return echoes(item, forms) })
+	case float64:
+		return echoes(strconv.FormatFloat(v, 'f', -1, 64), forms)
 	case string:
-		return slices.ContainsFunc(s.a.Auth.Echoes(secret), func(e []byte) bool { return bytes.Contains([]byte(v), e) })
+		return slices.ContainsFunc(forms, func(e []byte) bool { return bytes.Contains([]byte(v), e) })
 	}
 	return false
 }

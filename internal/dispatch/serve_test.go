@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -147,6 +149,8 @@ func TestRejectedAnswers(t *testing.T) {
 		{"the credential", body(`{"number": "your token is ` + canary + `"}`), "repeats the credential at /number"},
 		{"the credential escaped", body(`{"number": ["\u0043ANARY-s3cr3t-value"]}`), "repeats the credential"},
 		{"the credential in base64", body(`{"number": {"Q0FOQVJZLXMzY3IzdC12YWx1ZQ==": 1}}`), "repeats the credential"},
+		{"the credential within base64", body(`{"number": "` + base64.StdEncoding.EncodeToString([]byte("token="+canary+"; path")) + `"}`), "repeats the credential"},
+		{"the credential in capital digits", body(`{"number": "` + strings.ToUpper(hex.EncodeToString([]byte(canary))) + `"}`), "repeats the credential"},
 	} {
 		u := newUpstream(t)
 		u.answer = c.answer

@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/broker"
 )
 
@@ -72,7 +73,7 @@ func newGateway(e *broker.Endpoint, roots *x509.CertPool, dial dialFunc, events 
 	}
 	config := &tls.Config{ServerName: e.Host, RootCAs: roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	g := &gateway{
-		Endpoint: e, needles: needles(slices.Concat(e.Hide, [][]byte{e.Value})), events: events, slots: slots, bodyLimit: bodyLimit,
+		Endpoint: e, needles: action.Echoes(append(slices.Clone(e.Hide), e.Value)...), events: events, slots: slots, bodyLimit: bodyLimit,
 		transport: &http.Transport{
 			DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				raw, err := dial(ctx, e)

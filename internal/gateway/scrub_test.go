@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentguard/agentguard/internal/action"
 	"github.com/agentguard/agentguard/internal/broker"
 )
 
@@ -29,7 +30,7 @@ func forms(secret string) []string {
 
 func scrubbed(secret, text string, cuts ...int) string {
 	var out bytes.Buffer
-	s := &scrubber{dst: &out, needles: needles([][]byte{[]byte(secret)})}
+	s := &scrubber{dst: &out, needles: action.Echoes([]byte(secret))}
 	for _, at := range cuts {
 		_, _ = s.Write([]byte(text[:at]))
 		text = text[at:]
@@ -57,7 +58,7 @@ func TestScrubForms(t *testing.T) {
 // What is no needle is passed on at once, and as it is.
 func TestScrubHoldsNothingElse(t *testing.T) {
 	var out bytes.Buffer
-	s := &scrubber{dst: &out, needles: needles([][]byte{[]byte(canary)})}
+	s := &scrubber{dst: &out, needles: action.Echoes([]byte(canary))}
 	_, _ = s.Write([]byte("data: x\n\n"))
 	if out.String() != "data: x\n\n" {
 		t.Errorf("%q", out.String())
@@ -89,7 +90,7 @@ func FuzzScrub(f *testing.F) {
 		if len(got) != len(text) || strings.Contains(got, secret) {
 			t.Errorf("%q of %q", got, text)
 		}
-		if clean := !holds(text, needles([][]byte{[]byte(secret)})); clean && got != text {
+		if clean := !holds(text, action.Echoes([]byte(secret))); clean && got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	})

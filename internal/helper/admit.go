@@ -2,6 +2,8 @@ package helper
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,11 +14,19 @@ const (
 	MaxAtOnce  = 1024 // of all users
 	burst      = 256  // requests that may come together
 	perSecond  = 64   // and that are given back each second
+
+	lineBurst     = 32 // refusals that may have a line of the log together
+	linePerSecond = 1
+	unsaidEvery   = 10 * time.Second // the others are a number in one line, so often
 )
 
-// gate counts the requests of each uid.
+// gate counts the requests of each user. Uids that a user has been given besides its own
+// (subuid(5)) are its own here.
 type gate struct {
-	now func() time.Time
+	now   func() time.Time
+	owner func(uid int) int
+	later func(time.Duration, func())
+	tell  func(uid, unsaid int)
 
 	mu    sync.Mutex
 	all   int
@@ -24,55 +34,127 @@ type gate struct {
 }
 
 type account struct {
-	live    int
-	tokens  float64
-	seen    time.Time
-	refused int       // since told
-	told    time.Time // when a refusal was last worth a line of the log
+	owner  int
+	live   int
+	tokens bucket
+	lines  bucket
+	told   time.Time // when the last refusal to let one in had a line
+	unsaid int       // refusals without one
 }
 
-func newGate() *gate { return &gate{now: time.Now, users: map[int]*account{}} }
+// bucket is how much may come together, and fills up again with time.
+type bucket struct {
+	left float64
+	seen time.Time
+}
 
-// enter admits a request, which leave ends. loud says that the refusal goes into the
-// log: of a flood one a second does, with the number of those before it.
-func (g *gate) enter(uid int) (err error, loud bool) {
+func (b *bucket) take(now time.Time, most, rate float64) bool {
+	b.fill(now, most, rate)
+	if b.left < 1 {
+		return false
+	}
+	b.left--
+	return true
+}
+
+func (b *bucket) fill(now time.Time, most, rate float64) {
+	if b.seen.IsZero() {
+		b.left = most
+	} else {
+		b.left = min(most, b.left+rate*now.Sub(b.seen).Seconds())
+	}
+	b.seen = now
+}
+
+// newGate returns a gate that tells how many refusals of a user have no line, some time
+// after the first of them.
+func newGate(owner func(uid int) int, tell func(uid, unsaid int)) *gate {
+	return &gate{
+		now: time.Now, owner: owner, tell: tell, users: map[int]*account{},
+		later: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
+	}
+}
+
+func (g *gate) account(uid int) *account {
+	owner := g.owner(uid)
+	a := g.users[owner]
+	if a == nil {
+		a = &account{owner: owner}
+		g.users[owner] = a
+	}
+	return a
+}
+
+// enter admits a request of the account, which leave ends: who owns a uid may change in
+// between. loud says that its refusal, by whomever, goes into the log; where it does not,
+// unsaid counts it.
+func (g *gate) enter(uid int) (a *account, loud bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
-	a := g.users[uid]
-	if a == nil {
-		a = &account{tokens: burst, seen: now}
-		g.users[uid] = a
-	}
-	a.tokens = min(burst, a.tokens+perSecond*now.Sub(a.seen).Seconds())
-	a.seen = now
+	a = g.account(uid)
 	switch {
 	case a.live >= MaxPerUser:
-		err = fmt.Errorf("user %d has %d requests under way, and more are not taken; wait until one has ended", uid, a.live)
+		err = fmt.Errorf("user %d has %d requests under way, and more are not taken; wait until one has ended", a.owner, a.live)
 	case g.all >= MaxAtOnce:
 		err = fmt.Errorf("the helper has %d requests under way, and more are not taken; wait until one has ended", g.all)
-	case a.tokens < 1:
-		err = fmt.Errorf("user %d asks too often: %d requests a second are taken; wait a moment", uid, perSecond)
+	case !a.tokens.take(now, burst, perSecond):
+		err = fmt.Errorf("user %d asks too often: %d requests a second are taken; wait a moment", a.owner, perSecond)
 	default:
-		a.tokens--
 		a.live++
 		g.all++
-		return nil, false
+		a.lines.fill(now, lineBurst, linePerSecond)
+		return a, a.lines.left >= 1, nil
 	}
-	a.refused++
-	if now.Sub(a.told) < time.Second {
-		return err, false
+	// These are all alike: one a second is enough, and there always is one.
+	if loud = now.Sub(a.told) >= time.Second; loud {
+		a.told = now
+	} else {
+		g.count(a)
 	}
-	if a.refused > 1 {
-		err = fmt.Errorf("%w (%d refused since the last line)", err, a.refused)
-	}
-	a.refused, a.told = 0, now
-	return err, true
+	return nil, loud, err
 }
 
-func (g *gate) leave(uid int) {
+// leave ends a request. refused says that it was refused, and said that the log has a line
+// of that.
+func (g *gate) leave(a *account, refused, said bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all--
-	g.users[uid].live--
+	a.live--
+	switch {
+	case refused && said:
+		a.lines.take(g.now(), lineBurst, linePerSecond)
+	case refused:
+		g.count(a)
+	}
+}
+
+// count counts a refusal that has no line of its own.
+func (g *gate) count(a *account) {
+	if a.unsaid++; a.unsaid > 1 {
+		return
+	}
+	g.later(unsaidEvery, func() { g.flush(a) })
+}
+
+// flush tells what was counted.
+func (g *gate) flush(a *account) {
+	g.mu.Lock()
+	n := a.unsaid
+	a.unsaid = 0
+	g.mu.Unlock()
+	if n > 0 {
+		g.tell(a.owner, n)
+	}
+}
+
+// flushAll tells of all users.
+func (g *gate) flushAll() {
+	g.mu.Lock()
+	list := slices.Collect(maps.Values(g.users))
+	g.mu.Unlock()
+	for _, a := range list {
+		g.flush(a)
+	}
 }

@@ -32,12 +32,13 @@ const Version = 1
 // Kind says what a frame is.
 type Kind byte
 
-// Kinds of frames. The first six are requests, one a connection; the lists and
+// Kinds of frames. The first seven are requests, one a connection; the lists and
 // descriptors of each are where it is sent.
 const (
 	Exec    Kind = 'X' // run a command; descriptors 0, 1 and 2
 	DryRun  Kind = 'D' // the same, and only say what would be done
-	Records Kind = 'r' // the caller's records, read-only
+	Records Kind = 'r' // records, read-only: the caller's, or for an auditor another user's
+	Users   Kind = 'u' // for an auditor: whose records there are
 	Commit  Kind = 'c' // apply staged changes
 	Discard Kind = 'd' // throw them away
 	End     Kind = 'k' // signal a live run

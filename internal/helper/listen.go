@@ -7,7 +7,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,8 +28,14 @@ type Listener struct {
 	gate   *gate
 	env    []string
 
+	mu    sync.Mutex
 	spare *request // waits for the next caller
+	ended bool     // there is no next
 }
+
+// restockAfter is how long after a caller the process for the next is started, unless the
+// request has ended before or the next comes earlier: the start of a run has the CPUs to itself.
+const restockAfter = 20 * time.Millisecond
 
 // request is a process that serves one connection.
 type request struct {
@@ -41,8 +49,7 @@ func Listen(path string, mode os.FileMode, group int) (*net.UnixListener, error)
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		return inherited()
 	}
-	// Only root can write to the directory: nobody else has put a socket there.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := clearFor(path); err != nil {
 		return nil, err
 	}
 	old := unix.Umask(0o777) // nobody connects before owner and mode are right
@@ -55,6 +62,35 @@ func Listen(path string, mode os.FileMode, group int) (*net.UnixListener, error)
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// clearFor removes a socket that a helper has left at path, and nothing else. Only root can
+// write to the directory: nobody else puts anything there, then or later.
+func clearFor(path string) error {
+	dir := filepath.Dir(path)
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != 0 || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not a directory that only root can write", dir)
+	}
+	switch err := unix.Lstat(path, &st); {
+	case err == unix.ENOENT:
+		return nil
+	case err != nil:
+		return &os.PathError{Op: "lstat", Path: path, Err: err}
+	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return fmt.Errorf("%s is there, and is no socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		err = c.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return errors.Join(fmt.Errorf("somebody listens at %s already", path), err)
+	}
+	return os.Remove(path)
 }
 
 // inherited takes over descriptor 3.
@@ -78,85 +114,147 @@ func inherited() (*net.UnixListener, error) {
 
 // NewListener serves a socket. env is the whole environment of the processes that it starts.
 func NewListener(socket *net.UnixListener, log *Log, env []string) *Listener {
-	return &Listener{socket: socket, log: log, gate: newGate(), env: env}
+	l := &Listener{socket: socket, log: log, env: env}
+	l.gate = newGate((&owners{path: subuidFile}).of, func(uid, unsaid int) {
+		l.note(Entry{
+			Outcome: "refused", UID: uid, GID: -1, Unsaid: unsaid,
+			Why: fmt.Sprintf("%d more requests of user %d were refused", unsaid, uid),
+		})
+	})
+	return l
 }
 
 // Serve accepts callers until ctx ends, and then returns: runs go on, each in a process of
 // its own.
 func (l *Listener) Serve(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = l.socket.Close() })()
-	var err error
-	if l.spare, err = l.start(); err != nil {
+	defer l.gate.flushAll()
+	if err := l.restock(); err != nil {
 		return err
 	}
 	for {
 		c, err := l.socket.AcceptUnix()
 		switch {
 		case ctx.Err() != nil:
-			return l.spare.dismiss()
+			return l.end()
 		case err != nil: // no descriptor or no memory is left for a moment
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
 		l.accept(c)
-		if err := c.Close(); err != nil {
-			return err
-		}
 	}
 }
 
-// accept hands a caller to the process that waits, and starts the next.
-func (l *Listener) accept(c *net.UnixConn) {
-	p, err := glimpse(c)
-	if err != nil {
-		e := Of(p, "refused", "")
-		e.Why = err.Error()
-		l.note(e)
-		refuse(c, err)
-		return
-	}
-	err, loud := l.gate.enter(p.UID)
-	if err != nil {
-		if loud {
-			e := Of(p, "refused", "")
-			e.Why = err.Error()
-			l.note(e)
-		}
-		refuse(c, err)
-		return
-	}
-	if err := l.hand(c, p.UID); err != nil {
-		l.gate.leave(p.UID)
-		e := Of(p, "refused", "")
-		e.Why = err.Error()
-		l.note(e)
-		refuse(c, err)
-	}
-}
-
-// hand gives the connection away. A spare that has died is replaced once.
-func (l *Listener) hand(c *net.UnixConn, uid int) error {
-	var err error
-	for range 2 {
-		r := l.spare
-		if r == nil {
-			if r, err = l.start(); err != nil {
-				return err
-			}
-		}
-		l.spare = nil
-		if err = r.take(c); err == nil {
-			go func() {
-				_ = r.cmd.Wait() // it has told the caller and the log what it did
-				l.gate.leave(uid)
-			}()
-			l.spare, _ = l.start() // else the next caller starts one, and hears why it cannot
-			return nil
-		}
-		err = errors.Join(err, r.dismiss())
+// restock starts the process for the next caller, if there is none.
+func (l *Listener) restock() (err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spare == nil && !l.ended {
+		l.spare, err = l.start()
 	}
 	return err
 }
+
+// end lets the process go that waits. There is no other.
+func (l *Listener) end() error {
+	l.mu.Lock()
+	r := l.spare
+	l.spare, l.ended = nil, true
+	l.mu.Unlock()
+	return r.dismiss()
+}
+
+// take is the process that waits; nil when there is none.
+func (l *Listener) take() *request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.spare
+	l.spare = nil
+	return r
+}
+
+// accept hands a caller to the process that waits, and closes the connection.
+func (l *Listener) accept(c *net.UnixConn) {
+	p, err := glimpse(c)
+	if err != nil {
+		l.refuse(c, p, err, true)
+		return
+	}
+	a, loud, err := l.gate.enter(p.UID)
+	if err != nil {
+		l.refuse(c, p, err, loud)
+		return
+	}
+	r, err := l.hand(c, loud)
+	if err != nil {
+		l.gate.leave(a, true, true)
+		l.refuse(c, p, err, true)
+		return
+	}
+	again := time.AfterFunc(restockAfter, func() { _ = l.restock() }) // else the next caller starts one, and hears why it cannot
+	go func() {
+		if r, err = l.taken(r, c, loud); err != nil {
+			l.gate.leave(a, true, true)
+			l.refuse(c, p, err, true)
+		} else {
+			_ = c.Close()
+			_ = r.cmd.Wait() // it has told the caller and the log what it did
+			l.gate.leave(a, r.cmd.ProcessState.ExitCode() == RefusedStatus, loud)
+		}
+		again.Stop()
+		_ = l.restock()
+	}()
+}
+
+// refuse tells the caller why, and the log where the refusal has a line of it.
+func (l *Listener) refuse(c *net.UnixConn, p *Peer, why error, loud bool) {
+	if loud {
+		e := Of(p, "refused", "")
+		e.Why = why.Error()
+		l.note(e)
+	}
+	refuse(c, why)
+	_ = c.Close()
+}
+
+// hand gives the connection to the process that waits, or to a new one.
+func (l *Listener) hand(c *net.UnixConn, loud bool) (*request, error) {
+	var err error
+	for range 2 {
+		r := l.take()
+		if r == nil {
+			if r, err = l.start(); err != nil {
+				return nil, err
+			}
+		}
+		if err = r.take(c, loud); err == nil {
+			return r, nil
+		}
+		err = errors.Join(err, r.dismiss())
+	}
+	return nil, err
+}
+
+// taken waits until the process says that it has the connection. One that was killed before
+// is replaced once. To write to it may have worked: what it bore may have held its
+// end of the socket for a moment longer.
+func (l *Listener) taken(r *request, c *net.UnixConn, loud bool) (*request, error) {
+	for again := true; ; again = false {
+		if n, _ := r.give.Read(make([]byte, 1)); n == 1 {
+			return r, r.give.Close()
+		}
+		err := r.dismiss()
+		if !again {
+			return nil, errors.Join(errors.New("the process for this request has ended before it began"), err)
+		}
+		if r, err = l.hand(c, loud); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// RefusedStatus is the exit status of the process of a request that was refused.
+const RefusedStatus = 3
 
 // start starts a process that waits for a caller, in a session of its own: nobody's
 // terminal is its own, and no signal to ours reaches it.
@@ -183,20 +281,27 @@ func (l *Listener) start() (*request, error) {
 	return &request{cmd, give.(*net.UnixConn)}, nil
 }
 
+// Words that come with the connection.
+const (
+	quietWord = iota // a refusal has no line of the log: the listener counts it
+	loudWord
+)
+
 // take gives the connection to the process.
-func (r *request) take(c *net.UnixConn) error {
+func (r *request) take(c *net.UnixConn, loud bool) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
+	word := byte(quietWord)
+	if loud {
+		word = loudWord
+	}
 	var fail error
 	err = raw.Control(func(fd uintptr) {
-		_, _, fail = r.give.WriteMsgUnix([]byte{0}, unix.UnixRights(int(fd)), nil)
+		_, _, fail = r.give.WriteMsgUnix([]byte{word}, unix.UnixRights(int(fd)), nil)
 	})
-	if err = errors.Join(err, fail); err == nil {
-		err = r.give.Close()
-	}
-	return err
+	return errors.Join(err, fail)
 }
 
 // dismiss ends a process that got no caller.
@@ -227,38 +332,4 @@ func (l *Listener) note(e Entry) {
 	if err := l.log.Write(e); err != nil {
 		fmt.Fprintln(os.Stderr, "agentguard helper: its log:", err)
 	}
-}
-
-// Receive is the other end of the handover: the connection of a caller, or nil when
-// there is none to come.
-func Receive(handover *os.File) (*net.UnixConn, error) {
-	c, err := net.FileConn(handover)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := c.(*net.UnixConn).ReadMsgUnix(make([]byte, 1), oob)
-	if err != nil || n == 0 {
-		return nil, nil // the listener has ended
-	}
-	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("no connection was handed over: %v", err)
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("no connection was handed over: %v", err)
-	}
-	f := os.NewFile(uintptr(fds[0]), "connection of the caller")
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := conn.(*net.UnixConn)
-	if !ok {
-		return nil, errors.Join(errors.New("the connection of the caller is no unix socket"), conn.Close())
-	}
-	return u, nil
 }

@@ -2,10 +2,12 @@ package helper
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -20,8 +22,9 @@ type Peer struct {
 	Groups        []int  // supplementary
 	Label         string // of a security module such as AppArmor or SELinux; "" where there is none
 
-	proc  *os.File // /proc/PID of that process and no other
-	pidfd *os.File
+	proc   *os.File // /proc/PID of that process and no other
+	pidfd  *os.File
+	limits map[string]Limit // when they have been read
 }
 
 // Identify reads who has connected: SO_PEERCRED, SO_PEERGROUPS (4.13), SO_PEERPIDFD (6.5).
@@ -64,8 +67,8 @@ func (p *Peer) complete(fd int) error {
 	if p.Groups, err = peerGroups(fd); err != nil {
 		return err
 	}
-	if b, err := unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_PEERSEC); err == nil {
-		p.Label = strings.TrimRight(b, "\x00\n")
+	if p.Label, err = peerLabel(fd); err != nil {
+		return err
 	}
 	if p.PID <= 0 {
 		return errors.New("it is in another PID namespace")
@@ -76,10 +79,13 @@ func (p *Peer) complete(fd int) error {
 // hold opens the process so that its number cannot come to mean another.
 func (p *Peer) hold(fd int) error {
 	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-	if err != nil { // before 6.5: the number may be another's already, of which its ids would tell
+	if err == unix.ENOPROTOOPT { // before 6.5: the number may be another's already, of which only its ids would tell
 		if n, err = unix.PidfdOpen(p.PID, 0); err != nil {
 			return os.NewSyscallError("pidfd_open", err)
 		}
+	}
+	if err != nil { // up to 6.15 of a process that has ended, too: whoever has its number now is not asked for
+		return os.NewSyscallError("getsockopt SO_PEERPIDFD", err)
 	}
 	unix.CloseOnExec(n)
 	p.pidfd = os.NewFile(uintptr(n), "pidfd of the caller")
@@ -93,7 +99,8 @@ func (p *Peer) hold(fd int) error {
 
 // alive fails when the process has ended: until then its number is its own.
 func (p *Peer) alive() error {
-	if err := unix.PidfdSendSignal(int(p.pidfd.Fd()), 0, nil, 0); err != nil {
+	err := unix.PidfdSendSignal(int(p.pidfd.Fd()), 0, nil, 0)
+	if err != nil && err != unix.EPERM { // it is there, and not to be signalled by us
 		return fmt.Errorf("it has ended: %w", err)
 	}
 	return nil
@@ -116,85 +123,60 @@ func (p *Peer) Close() error {
 
 // peerGroups asks for the groups; x/sys has no call for it.
 func peerGroups(fd int) ([]int, error) {
-	buf := make([]uint32, 65536) // NGROUPS_MAX, include/uapi/linux/limits.h
-	size := uint32(4 * len(buf))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
-		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
-	if errno != 0 {
-		return nil, os.NewSyscallError("getsockopt SO_PEERGROUPS", errno)
+	b, err := peerOption(fd, unix.SO_PEERGROUPS)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt SO_PEERGROUPS", err)
 	}
 	var out []int
-	for _, g := range buf[:size/4] {
-		out = append(out, int(g))
+	for g := range slices.Chunk(b, 4) {
+		out = append(out, int(binary.NativeEndian.Uint32(g)))
 	}
 	return out, nil
 }
 
-// world is what a peer must share with the helper: a path, an address and a number of a
-// user or process mean the same to both then.
-var world = []struct{ file, means string }{
-	{"ns/mnt", "mount namespace"},
-	{"ns/user", "user namespace"},
-	{"ns/pid", "PID namespace"},
-	{"ns/net", "network namespace"},
-	{"root", "root directory"},
-}
-
-// Vet refuses a peer for whom the helper must not act: one that is in namespaces of
-// its own, where the helper would reach more than it can, and one that has given up
-// gaining rights (no_new_privs, which every sandbox without root sets, Landlock and
-// seccomp included): it could not use sudo either.
-func (p *Peer) Vet() error {
-	for _, w := range world {
-		var theirs, ours unix.Stat_t
-		err := errors.Join(unix.Fstatat(int(p.proc.Fd()), w.file, &theirs, 0), unix.Stat("/proc/self/"+w.file, &ours))
+// peerOption reads an option of a socket whose length is not known: with too little room the
+// kernel says ERANGE and how much it takes (socket(7), net/core/sock.c). Most are short, and a
+// caller waits while each page of a large buffer is made.
+func peerOption(fd, name int) ([]byte, error) {
+	for room := 512; ; {
+		buf := make([]byte, room)
+		size := uint32(len(buf))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, uintptr(name),
+			uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
 		switch {
-		case err != nil:
-			return fmt.Errorf("the caller's %s: %w", w.means, err)
-		case theirs.Dev != ours.Dev || theirs.Ino != ours.Ino:
-			return fmt.Errorf("the caller has another %s than the helper, which acts only for processes of its own", w.means)
+		case errno == 0:
+			return buf[:size], nil
+		case errno != unix.ERANGE || room > 1<<18:
+			return nil, errno
 		}
+		room = max(2*room, int(size))
 	}
-	status, err := p.read64k("status")
-	if err != nil {
-		return err
-	}
-	if v := field(status, "NoNewPrivs"); v != "0" {
-		return fmt.Errorf("the caller must not gain privileges (no_new_privs is %q), by the helper neither; call from outside the sandbox or the service that has set it", v)
-	}
-	if err := p.same(status, "Uid", p.UID); err != nil {
-		return err
-	}
-	if err := p.same(status, "Gid", p.GID); err != nil { // a set-group-id program lends its group to nobody
-		return err
-	}
-	return p.alive()
 }
 
-// same compares the real, effective, saved and file-system ids with the connection's.
-func (p *Peer) same(status []byte, name string, id int) error {
-	for _, v := range strings.Fields(field(status, name)) {
-		if v != strconv.Itoa(id) {
-			return fmt.Errorf("the caller has changed its ids since it connected, or has several: %s %s, and the connection's is %d", name, v, id)
-		}
-	}
-	return nil
-}
-
-// read64k reads a file of /proc/PID.
-func (p *Peer) read64k(name string) ([]byte, error) {
+// read reads a file of /proc/PID, up to 64 KiB of it.
+func (p *Peer) read(name string) ([]byte, error) {
 	fd, err := unix.Openat(int(p.proc.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the caller's %s: %w", name, err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	b := make([]byte, 1<<16)
-	n, err := f.Read(b)
-	if err != nil {
-		return nil, fmt.Errorf("the caller's %s: %w", name, err)
+	defer unix.Close(fd)
+	b := make([]byte, 0, 4096) // mostly they are shorter, and a caller waits while pages of a buffer are made
+	for len(b) < 1<<16 {
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the caller's %s: %w", name, err)
+		}
+		if n == 0 {
+			break
+		}
+		if b = b[:len(b)+n]; len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
 	}
-	return b[:n], nil
+	return b, nil
 }
 
 // field is one line of proc_pid_status(5).
@@ -221,12 +203,14 @@ func (p *Peer) Assume() error {
 			return os.NewSyscallError("setpriority", err)
 		}
 	}
-	var cpus unix.CPUSet
-	if err := unix.SchedGetaffinity(p.PID, &cpus); err != nil {
+	var cpus, own unix.CPUSet
+	if err := errors.Join(unix.SchedGetaffinity(p.PID, &cpus), unix.SchedGetaffinity(0, &own)); err != nil {
 		return os.NewSyscallError("sched_getaffinity", err)
 	}
-	if err := onAllTasks(func(tid int) error { return unix.SchedSetaffinity(tid, &cpus) }); err != nil {
-		return os.NewSyscallError("sched_setaffinity", err)
+	if cpus != own { // which all threads have from the first
+		if err := onAllTasks(func(tid int) error { return unix.SchedSetaffinity(tid, &cpus) }); err != nil {
+			return os.NewSyscallError("sched_setaffinity", err)
+		}
 	}
 	return errors.Join(p.takeStack(), p.takeOOM(), p.alive())
 }
@@ -247,12 +231,21 @@ func (p *Peer) takeStack() error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(unix.RLIMIT_STACK, &ours))
 }
 
+// Cgroups is /proc/PID/cgroup of the peer (cgroups(7)).
+func (p *Peer) Cgroups() ([]byte, error) {
+	b, err := p.read("cgroup")
+	return b, errors.Join(err, p.alive())
+}
+
 // Limit is a resource limit; unlimited is the largest number.
 type Limit struct{ Soft, Hard uint64 }
 
 // Limits are those of the peer, by the kernel's words for them (proc_pid_limits(5)).
 func (p *Peer) Limits() (map[string]Limit, error) {
-	b, err := p.read64k("limits")
+	if p.limits != nil {
+		return p.limits, nil
+	}
+	b, err := p.read("limits")
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +261,11 @@ func (p *Peer) Limits() (map[string]Limit, error) {
 			out[strings.TrimSpace(string(line[:name]))] = Limit{s, h}
 		}
 	}
-	return out, p.alive()
+	if err := p.alive(); err != nil {
+		return nil, err
+	}
+	p.limits = out
+	return out, nil
 }
 
 func limitOf(column []byte) (uint64, error) {
@@ -307,7 +304,7 @@ func onAllTasks(fn func(tid int) error) error {
 
 // takeOOM takes over being chosen earlier by the OOM killer, not later.
 func (p *Peer) takeOOM() error {
-	b, err := p.read64k("oom_score_adj")
+	b, err := p.read("oom_score_adj")
 	own, oerr := os.ReadFile("/proc/self/oom_score_adj")
 	if err = errors.Join(err, oerr); err != nil {
 		return err

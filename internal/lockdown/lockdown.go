@@ -13,7 +13,8 @@ import (
 )
 
 // Enter gives up what the process does not need, on every thread: the terminal,
-// memory beyond hard bytes (the collector aims at soft), being read by others of
+// capabilities, which the process of a supervisor in a user namespace of its own is
+// born with, memory beyond hard bytes (the collector aims at soft), being read by others of
 // its user (dumpable 0, no core), new privileges, and every system call that the
 // filter, an array of struct sock_filter, refuses. A process of root's is refused.
 func Enter(filter []byte, soft, hard int64) error {
@@ -22,7 +23,7 @@ func Enter(filter []byte, soft, hard int64) error {
 	if os.Geteuid() == 0 {
 		return errors.New("the process must not be root")
 	}
-	if err := leaveTerminal(); err != nil {
+	if err := errors.Join(leaveTerminal(), Use(0, 0)); err != nil {
 		return err
 	}
 	debug.SetMemoryLimit(soft)

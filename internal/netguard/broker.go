@@ -90,7 +90,7 @@ func (s *server) useBrokers(file *os.File) error {
 }
 
 // handOver passes a connection of the command's on.
-func (s *server) handOver(c *net.TCPConn, dest destination, e Event) {
+func (s *server) handOver(c stream, dest destination, e Event) {
 	defer c.Close()
 	e.Broker, e.End = dest.name, EndClosed
 	conn := s.brokers.conn.Load()
@@ -122,7 +122,7 @@ func (s *server) askedBy(message string, fds []int) error {
 	if !ok {
 		return fmt.Errorf("%.64q is no broker", name)
 	}
-	s.wait.Go(func() { s.dialUpstream(n, b) })
+	s.work(func() { s.dialUpstream(n, b) }) // at the end of the run nobody waits for the answer
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (s *server) dialUpstream(n string, b *upstream) {
 	var inside *net.UnixConn
 	if err == nil {
 		if inside, err = s.passSocket(n); err != nil {
-			reset(out.(*net.TCPConn))
+			reset(out.(stream))
 		}
 	}
 	if err != nil {

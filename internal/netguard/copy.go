@@ -17,22 +17,61 @@ import (
 // streamAfter times is a stream, and goes through a pipe without being
 // copied to user space until the source has no more than a request's worth.
 // Nothing is allocated for a step: the collector would otherwise run all the time.
+// What a peer does not read is held here, a buffer for each such connection: when many are
+// held, the next ones are small, so that thousands of them take little and stop nobody.
 const (
 	bufferSize  = 32 << 10
 	requestSize = 4 << 10 // less is cheaper copied
 	streamAfter = 2
 	spliceChunk = 1 << 20
 	maxPipes    = 128 // at once; a stream that finds none uses a buffer
+	maxBuffers  = 512 // at once; then they are small ones
+	smallSize   = 2 << 10
 )
 
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+var (
+	buffers      = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+	smallBuffers = sync.Pool{New: func() any { return new([smallSize]byte) }}
+)
 
 // pipePool lends pipes. Empty ones come back; one that still holds bytes, of a
-// connection that was broken off, is closed.
+// connection that was broken off, is closed. It counts the buffers that are lent.
 type pipePool struct {
 	mu   sync.Mutex
 	free [][2]int
 	made int
+	lent atomic.Int64 // whole buffers
+}
+
+// buffer lends one, a whole one while there are few.
+func (p *pipePool) buffer() (big *[bufferSize]byte, small *[smallSize]byte) {
+	if p.borrow() {
+		return buffers.Get().(*[bufferSize]byte), nil
+	}
+	return nil, smallBuffers.Get().(*[smallSize]byte)
+}
+
+// borrow counts one more whole buffer, if there may be one.
+func (p *pipePool) borrow() bool {
+	for {
+		n := p.lent.Load()
+		if n >= maxBuffers {
+			return false
+		}
+		if p.lent.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (p *pipePool) giveBack(big *[bufferSize]byte, small *[smallSize]byte) {
+	if big != nil {
+		p.lent.Add(-1)
+		buffers.Put(big)
+	}
+	if small != nil {
+		smallBuffers.Put(small)
+	}
 }
 
 func (p *pipePool) take() ([2]int, bool) {
@@ -121,7 +160,9 @@ type half struct {
 	full int // steps that had a whole buffer's worth, since the last that had little
 
 	// What a step holds, and what it calls: made once, as closures of each step they would be garbage.
-	buf         *[bufferSize]byte
+	big         *[bufferSize]byte
+	small       *[smallSize]byte
+	buf         []byte // one of these
 	pipe        [2]int
 	piped       bool
 	n, done     int
@@ -161,13 +202,13 @@ func (h *half) step() (int, error) {
 			h.err = err
 		}
 	}
-	h.release(h.done == h.n)
 	switch {
-	case h.n >= bufferSize:
+	case h.n >= bufferSize, h.small != nil && h.n == smallSize:
 		h.full++
 	case h.n < requestSize:
 		h.full = 0
 	}
+	h.release(h.done == h.n)
 	return h.done, h.err
 }
 
@@ -177,10 +218,8 @@ func (h *half) release(empty bool) {
 		h.pipes.put(h.pipe, empty)
 		h.piped = false
 	}
-	if h.buf != nil {
-		buffers.Put(h.buf)
-		h.buf = nil
-	}
+	h.pipes.giveBack(h.big, h.small)
+	h.big, h.small, h.buf = nil, nil, nil
 }
 
 // receive takes what the source has; false waits for more, with nothing held.
@@ -189,7 +228,11 @@ func (h *half) receive(fd uintptr) bool {
 		h.pipe, h.piped = h.pipes.take()
 	}
 	if !h.piped {
-		h.buf = buffers.Get().(*[bufferSize]byte)
+		if h.big, h.small = h.pipes.buffer(); h.big != nil {
+			h.buf = h.big[:]
+		} else {
+			h.buf = h.small[:]
+		}
 	}
 	h.n, h.err = h.within(int(fd))
 	if h.err != unix.EAGAIN {
@@ -202,7 +245,7 @@ func (h *half) receive(fd uintptr) bool {
 // within reads as far as the budget reaches. When that is used up, a source
 // that has no more to send may still end in order.
 func (h *half) within(fd int) (int, error) {
-	want := bufferSize
+	want := len(h.buf)
 	if h.piped {
 		want = spliceChunk
 	}
@@ -234,7 +277,7 @@ func (h *half) get(fd, most int) (n int, err error) {
 			moved, err = unix.Splice(fd, nil, h.pipe[1], nil, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 			n = int(moved)
 		} else {
-			n, err = unix.Read(fd, h.buf[:most])
+			n, err = receiveNow(fd, h.buf[:most])
 		}
 		if err != unix.EINTR {
 			return max(n, 0), err
@@ -251,7 +294,7 @@ func (h *half) send(fd uintptr) bool {
 			moved, h.err = unix.Splice(h.pipe[0], nil, int(fd), nil, h.n-h.done, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 			m = int(moved)
 		} else {
-			m, h.err = unix.Write(int(fd), h.buf[h.done:h.n])
+			m, h.err = sendNow(int(fd), h.buf[h.done:h.n])
 		}
 		switch h.err {
 		case nil:

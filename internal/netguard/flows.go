@@ -108,8 +108,11 @@ func (f *flows) find(key flowKey) *flow {
 	}
 	fl := &flow{key: key, ready: make(chan struct{})}
 	fl.touched.Store(time.Now().UnixNano())
+	if !s.work(func() { f.run(fl, dest) }) {
+		s.open.Add(-1)
+		return nil
+	}
 	f.live[key] = fl
-	s.wait.Go(func() { f.run(fl, dest) })
 	return fl
 }
 

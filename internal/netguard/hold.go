@@ -81,7 +81,10 @@ func readSegment(f *os.File) func(buf []byte) (int, error) {
 			n, oobn, _, from, err = unix.Recvmsg(int(fd), buf[ip6Header:], oob, 0)
 			return err != unix.EAGAIN
 		})
-		if err = errors.Join(rerr, err); err != nil {
+		if rerr != nil { // as in next
+			return 0, os.ErrClosed
+		}
+		if err != nil {
 			return 0, err
 		}
 		src, ok := from.(*unix.SockaddrInet6)
@@ -144,7 +147,10 @@ func (h *holder) begin(p syn) {
 	}
 	w := &waiting{started: time.Now(), e: e}
 	h.held[p.pair] = w
-	s.wait.Go(func() { h.dial(p, w, dest) })
+	if !s.work(func() { h.dial(p, w, dest) }) {
+		s.open.Add(-1)
+		delete(h.held, p.pair)
+	}
 }
 
 // dial connects outside and lets the handshake inside go on, or fail.

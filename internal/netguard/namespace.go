@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/lostthread"
 )
 
 // Role is what a socket of the namespace is for.
@@ -254,32 +256,16 @@ func (n *Namespace) Close() error {
 	return errors.Join(errs...)
 }
 
-// inNamespace runs fn on a thread that is in the network namespace ns. The
-// thread ends with the call, so that nothing has to be set back.
+// inNamespace runs fn on a thread that is in the network namespace ns.
 func inNamespace(ns *os.File, fn func() error) error {
-	done := make(chan error, 1)
-	go visit(ns, fn, done)
-	return <-done
-}
-
-// visit never unlocks its thread, which dies with the goroutine. The main thread
-// would park instead and stay in the namespace: the work goes to another one.
-func visit(ns *os.File, fn func() error, done chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		inner := make(chan error, 1)
-		go visit(ns, fn, inner)
-		done <- <-inner
-		runtime.UnlockOSThread()
-		return
-	}
-	err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
-	runtime.KeepAlive(ns)
-	if err != nil {
-		done <- os.NewSyscallError("setns", err)
-		return
-	}
-	done <- fn()
+	return lostthread.Run(func() error {
+		err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		runtime.KeepAlive(ns)
+		if err != nil {
+			return os.NewSyscallError("setns", err)
+		}
+		return fn()
+	})
 }
 
 // addRoutes makes the synthetic ranges and the allowed addresses local to the

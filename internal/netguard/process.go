@@ -78,11 +78,15 @@ func (s *server) use(role Role, fd int) error {
 		s.sockets <- fd
 		return nil
 	}
-	f := os.NewFile(uintptr(fd), string(role))
-	defer f.Close()
 	if err := unix.SetNonblock(fd, true); err != nil {
-		return err
+		return errors.Join(err, unix.Close(fd))
 	}
+	f := os.NewFile(uintptr(fd), string(role))
+	if role == TCP4 || role == TCP6 {
+		s.serve(f)
+		return nil
+	}
+	defer f.Close()
 	switch role {
 	case DNSUDP4, DNSUDP6, UDP4, UDP6:
 		return s.usePacket(role, f)
@@ -101,11 +105,7 @@ func (s *server) use(role Role, fd int) error {
 	if !ok {
 		return errors.New("not a TCP listener")
 	}
-	if role == DNSTCP4 || role == DNSTCP6 {
-		go s.serveTCP(tcp)
-	} else {
-		go s.serve(tcp)
-	}
+	go s.serveTCP(tcp)
 	return nil
 }
 

@@ -37,7 +37,11 @@ func (s *server) publish(port uint16) error {
 				time.Sleep(acceptPause)
 				continue
 			}
-			s.begun(func() { s.admitCaller(c, port) })
+			s.coming.Add(1) // a server inside may answer and end before all is set up
+			if !s.work(func() { defer s.coming.Add(-1); s.admitCaller(c, port) }) {
+				reset(c)
+				s.coming.Add(-1)
+			}
 		}
 	}()
 	return nil

@@ -3,11 +3,9 @@ package netguard
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -42,7 +40,7 @@ type server struct {
 	stop   context.CancelFunc
 	mu     sync.Mutex
 	live   map[*connection]bool
-	fronts []*net.TCPListener // where connections of the command arrive
+	fronts []*os.File // where connections of the command arrive
 	ended  bool
 	wait   sync.WaitGroup
 
@@ -130,77 +128,18 @@ type stream interface {
 	SyscallConn() (syscall.RawConn, error)
 }
 
+// reset breaks c off: the peer's next call fails.
 func reset(c stream) {
-	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // closed already: then there is nothing to reset
+	if rc, err := c.SyscallConn(); err == nil { // closed already: then there is nothing to reset
+		_ = rc.Control(func(fd uintptr) {
+			_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // socket(7): nothing lingers
+		})
 	}
 	_ = c.Close()
 }
 
-// serve accepts what the namespace's look-up program hands over: connections
-// whose local address is where the command wanted to go.
-func (s *server) serve(l *net.TCPListener) {
-	s.mu.Lock()
-	s.fronts = append(s.fronts, l)
-	s.mu.Unlock()
-	for {
-		c, err := l.AcceptTCP()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			time.Sleep(acceptPause)
-			continue
-		}
-		s.begun(func() { s.accept(c) })
-	}
-}
-
-// begun judges a new connection, beside others.
-func (s *server) begun(judge func()) {
-	s.coming.Add(1)
-	s.wait.Go(func() {
-		defer s.coming.Add(-1)
-		judge()
-	})
-}
-
-// accept judges one connection and relays it.
-func (s *server) accept(c *net.TCPConn) {
-	started := time.Now()
-	asked := addrPort(c.LocalAddr())
-	if w := s.holder.take(pair{addrPort(c.RemoteAddr()), asked}); w != nil {
-		s.relay(newConnection(c, w.out, &w.e, w.started))
-		return
-	}
-	dest, ok := s.dir.find("tcp", asked)
-	e := Event{Kind: KindConnect, Name: []byte(dest.name), Proto: "tcp", Asked: asked}
-	if !ok {
-		s.deny(c, e)
-		return
-	}
-	if dest.broker {
-		s.handOver(c, dest, e)
-		return
-	}
-	if e.Limit = s.admit(); e.Limit != "" {
-		s.deny(c, e)
-		return
-	}
-	out, to, err := s.dialer.connect(s.ctx, "tcp", dest)
-	e.Addr, e.Via = to.addr, to.via
-	if err != nil {
-		reset(c)
-		s.open.Add(-1)
-		e.Duration = time.Since(started)
-		s.failed(&e, err)
-		return
-	}
-	s.relay(newConnection(c, out.(*net.TCPConn), &e, started))
-}
-
 // deny breaks off a connection that was never relayed.
-func (s *server) deny(c *net.TCPConn, e Event) {
+func (s *server) deny(c stream, e Event) {
 	reset(c)
 	e.Kind, e.Denied = KindDeny, true
 	s.events.emit(e)
@@ -245,7 +184,6 @@ func (s *server) relay(c *connection) {
 		s.done(c)
 		return
 	}
-	s.wait.Add(2)
 	go s.move(c, &c.up, upEnded)
 	go s.move(c, &c.down, downEnded)
 }
@@ -279,7 +217,7 @@ func (c *connection) end(err error) {
 	}
 }
 
-// enter adds a connection to those that end with the run.
+// enter adds a connection, with its two directions, to those that end with the run.
 func (s *server) enter(c *connection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +226,19 @@ func (s *server) enter(c *connection) bool {
 	}
 	c.touched.Store(time.Now().UnixNano())
 	s.live[c] = true
+	s.wait.Add(2)
 	return true
+}
+
+// work does something beside what else goes on, and the end of the run waits for it;
+// false where that has come.
+func (s *server) work(do func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.wait.Go(do)
+	}
+	return !s.ended
 }
 
 func (s *server) leave(c *connection) {
@@ -357,34 +307,4 @@ func (s *server) end() {
 	s.wait.Wait()
 	s.holder.end()
 	s.events.flush()
-}
-
-// passing reports whether something of the command's may not have been passed on.
-func (s *server) passing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.live {
-		if c.ended.Load()&upEnded == 0 {
-			return true
-		}
-	}
-	return s.coming.Load() > 0 || slices.ContainsFunc(s.fronts, queued)
-}
-
-// queued reports whether a connection waits to be accepted.
-func queued(l *net.TCPListener) (waits bool) {
-	rc, err := l.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = rc.Control(func(fd uintptr) {
-		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		waits = n > 0
-	})
-	return waits
-}
-
-func addrPort(a net.Addr) netip.AddrPort {
-	ap := a.(*net.TCPAddr).AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

@@ -277,7 +277,7 @@ func goCopies(r *rig) {
 }
 
 var relays = map[string]func(r *rig){
-	"relay":   func(r *rig) { go r.s.serve(r.front) },
+	"relay":   (*rig).accepts,
 	"io.Copy": goCopies,
 }
 

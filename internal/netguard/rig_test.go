@@ -71,10 +71,27 @@ func newRig(t testing.TB, change func(*Config), serve ...func(*rig)) *rig {
 	if len(serve) > 0 {
 		serve[0](r)
 	} else {
-		go r.s.serve(r.front)
+		r.accepts()
 	}
 	t.Cleanup(r.s.end)
 	return r
+}
+
+// accepts begins to serve.
+func (r *rig) accepts() {
+	r.t.Helper()
+	r.t.Cleanup(serves(r.t, r.s, r.front))
+}
+
+// serves begins to serve a listener, and returns what ends that.
+func serves(t testing.TB, s *server, l *net.TCPListener) (end func()) {
+	t.Helper()
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(f)
+	return func() { f.Close() }
 }
 
 // pair connects through the relay.
@@ -84,7 +101,7 @@ func (r *rig) pair() (client, server *net.TCPConn) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.back.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := r.back.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	s, err := r.back.AcceptTCP()

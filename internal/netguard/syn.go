@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The namespace's side of hold.go: who hears the first packet of a connection,
+// The namespace's side of hold.go (decision 0019): who hears the first packet of a connection,
 // and what keeps it from the listener.
 
 // ownMark is SO_MARK of the packets that the relay sends. To set one takes
@@ -128,12 +128,22 @@ func (n *Namespace) hear(f string) error {
 	}
 	errs := []error{
 		attachFilter(fd, filter),
-		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, synBuffer)),
+		os.NewSyscallError("setsockopt", enlarge(fd)),
 	}
 	if family == unix.AF_INET6 { // there is no header that would tell
 		errs = append(errs, os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)))
 	}
 	return n.keep(Role("syn"+f), os.NewFile(uintptr(fd), "syn"+f), errors.Join(errs...))
+}
+
+// enlarge gives a socket room for bursts: as much as any user may have (socket(7),
+// net.core.rmem_max) where only a capability over the host gives more.
+func enlarge(fd int) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, synBuffer)
+	if err == unix.EPERM {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, synBuffer)
+	}
+	return err
 }
 
 // attachFilter sets a filter for good: whoever is handed the socket cannot change it.

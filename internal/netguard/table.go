@@ -183,18 +183,50 @@ func (t *Table) number() error {
 	for wild > 1<<(16-bits) {
 		bits--
 	}
-	exact, block := uint32(firstName), uint32(firstWild)
+	block := uint32(firstWild)
+	for i := range t.Names {
+		if n := &t.Names[i]; n.wild() {
+			n.First, n.Bits = block, bits
+			block += 1 << bits
+		}
+	}
+	for i, n := range t.exactByPorts() {
+		n.First = firstName + uint32(i)
+	}
+	return nil
+}
+
+// exactByPorts are the names besides wildcards, in an order in which those with the
+// same ports are neighbours: what the kernel is told of them is the shorter for it.
+func (t *Table) exactByPorts() []*Name {
+	var groups [][]*Name // in the order of their first names
+	index := map[string]int{}
 	for i := range t.Names {
 		n := &t.Names[i]
 		if n.wild() {
-			n.First, n.Bits = block, bits
-			block += 1 << bits
-		} else {
-			n.First = exact
-			exact++
+			continue
 		}
+		key := n.ports()
+		at, known := index[key]
+		if !known {
+			at = len(groups)
+			index[key], groups = at, append(groups, nil)
+		}
+		groups[at] = append(groups[at], n)
 	}
-	return nil
+	return slices.Concat(groups...)
+}
+
+// ports are all ports of the name, as a key.
+func (n *Name) ports() string {
+	var key []byte
+	for _, p := range n.TCP {
+		key = append(key, 't', byte(p.Low>>8), byte(p.Low), byte(p.High>>8), byte(p.High))
+	}
+	for _, p := range n.UDP {
+		key = append(key, 'u', byte(p.Low>>8), byte(p.Low), byte(p.High>>8), byte(p.High))
+	}
+	return string(key)
 }
 
 func (t *Table) check() error {
@@ -207,11 +239,22 @@ func (t *Table) check() error {
 		}
 	}
 	for i := range t.Nets {
-		if n := &t.Nets[i]; max(len(n.TCP), len(n.UDP)) > MaxRanges {
+		switch n := &t.Nets[i]; {
+		case max(len(n.TCP), len(n.UDP)) > MaxRanges:
 			return tooMany(n.Prefix.String())
+		case Synthetic(n.Prefix.Addr()) && n.Prefix.Bits() >= least(n.Prefix.Addr()):
+			return fmt.Errorf("%s is among the addresses that stand for names inside", n.Prefix)
 		}
 	}
 	return nil
+}
+
+// least is how many bits the synthetic range of a's family has: a wider range only holds it by the way.
+func least(a netip.Addr) int {
+	if a.Is4() {
+		return Synthetic4.Bits()
+	}
+	return Synthetic6.Bits()
 }
 
 func tooMany(host string) error {

@@ -211,3 +211,16 @@ func TestGiven(t *testing.T) {
 		t.Errorf("addresses by name: %v", got)
 	}
 }
+
+// What stands for names inside is nothing to be allowed by itself; a wider range holds it by the way.
+func TestSyntheticIsNotAllowed(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"198.18.0.16/32": false, "198.18.0.0/15": false, "198.19.255.255/32": false, "fd53:6167:7264::10/128": false, "fd53:6167:7264::/64": false,
+		"198.0.0.0/8": true, "198.20.0.1/32": true, "fd53::/16": true, "fd53:6167:7265::/64": true,
+	} {
+		_, err := Compile([]Entry{{Proto: "tcp", Prefix: netip.MustParsePrefix(text), Ports: Ports{1, 1}}})
+		if (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

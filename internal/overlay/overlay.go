@@ -17,9 +17,10 @@ import (
 // system; Work is empty.
 type Layers struct {
 	Lower, Upper, Work string
+	User               bool // mounted in a user namespace: its marks are user.overlay.* (Linux 5.11; on tmpfs 6.6)
 }
 
-// Option is one fsconfig(2) string parameter.
+// Option is one fsconfig(2) string parameter; with an empty Value it is a flag.
 type Option struct{ Key, Value string }
 
 // Options are the parameters of the mount, in order.
@@ -27,6 +28,8 @@ type Option struct{ Key, Value string }
 //   - redirect_dir=on: a directory is renamed, not copied (a redirect in the upper).
 //   - metacopy=off: the upper holds whole files, so that it can be read by itself.
 //   - index=off: the lower may be edited, and a later upper put over it.
+//   - userxattr, in a user namespace: it excludes the first two, so that a directory of
+//     the lower is renamed by copying it (EXDEV), and metacopy is off.
 //   - xino=auto: one st_dev for the tree and lasting inode numbers, where the
 //     lower has file handles.
 //
@@ -38,16 +41,11 @@ func (l Layers) Options() ([]Option, error) {
 			return nil, fmt.Errorf("overlay: layer %q: %w", p, errPath)
 		}
 	}
-	return []Option{
-		{"source", "agentguard-cow"},
-		{"lowerdir", l.Lower},
-		{"upperdir", l.Upper},
-		{"workdir", l.Work},
-		{"redirect_dir", "on"},
-		{"metacopy", "off"},
-		{"index", "off"},
-		{"xino", "auto"},
-	}, nil
+	layers := []Option{{"source", "agentguard-cow"}, {"lowerdir", l.Lower}, {"upperdir", l.Upper}, {"workdir", l.Work}}
+	if l.User {
+		return append(layers, Option{"userxattr", ""}, Option{"index", "off"}, Option{"xino", "auto"}), nil
+	}
+	return append(layers, Option{"redirect_dir", "on"}, Option{"metacopy", "off"}, Option{"index", "off"}, Option{"xino", "auto"}), nil
 }
 
 var errPath = errors.New("cannot be written in a mount option")

@@ -19,9 +19,9 @@ func TestOptions(t *testing.T) {
 		t.Errorf("%s", s)
 	}
 	for _, bad := range []string{"", "a,b", "a:b", `a\b`, "a\x00b"} {
-		for _, l := range []Layers{{bad, "u", "w"}, {"l", bad, "w"}, {"l", "u", bad}} {
+		for _, l := range []Layers{{Lower: bad, Upper: "u", Work: "w"}, {Lower: "l", Upper: bad, Work: "w"}, {Lower: "l", Upper: "u", Work: bad}} {
 			if _, err := l.Options(); err == nil {
-				t.Errorf("%q was accepted", l)
+				t.Errorf("%+v was accepted", l)
 			}
 		}
 	}

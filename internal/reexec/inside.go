@@ -45,6 +45,7 @@ func Receive(conn *net.UnixConn, fn func(message string, fds []int) error) error
 	}
 }
 
+// receivedFDs are closed on exec: package net asks for that as it receives (MSG_CMSG_CLOEXEC).
 func receivedFDs(oob []byte) ([]int, error) {
 	var all []int
 	msgs, err := unix.ParseSocketControlMessage(oob)
@@ -54,9 +55,6 @@ func receivedFDs(oob []byte) ([]int, error) {
 			return all, err
 		}
 		all = append(all, fds...)
-	}
-	for _, fd := range all {
-		unix.CloseOnExec(fd)
 	}
 	return all, err
 }

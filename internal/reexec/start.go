@@ -52,23 +52,36 @@ type Process struct {
 
 // Start starts the program.
 func Start(spec *Spec) (*Process, error) {
-	path := "/proc/self/exe"
-	if spec.Exe != nil {
-		path = fmt.Sprintf("/proc/self/fd/%d", spec.Exe.Fd())
-	}
-	p, err := start(path, spec)
-	if errors.Is(err, unix.EACCES) { // a program that only root may execute
-		var exe *os.File
-		if exe, err = copyOf(path); err == nil {
-			p, err = start(fmt.Sprintf("/proc/self/fd/%d", exe.Fd()), spec)
-			err = errors.Join(err, exe.Close())
-		}
-	}
+	var p *Process
+	err := Executable(spec.Exe, func(path string) (err error) {
+		p, err = start(path, spec)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.What, err)
 	}
 	return p, nil
 }
+
+// Executable calls start with a path of exe, or of this program where exe is nil. Where only
+// root may execute that (EACCES), start is called again with the path of a copy in memory.
+func Executable(exe *os.File, start func(path string) error) error {
+	path := "/proc/self/exe"
+	if exe != nil {
+		path = fdPath(exe)
+	}
+	err := start(path)
+	if !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	copied, err := copyOf(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(start(fdPath(copied)), copied.Close())
+}
+
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 func start(exe string, spec *Spec) (*Process, error) {
 	ours, theirs, err := Pair()
@@ -90,14 +103,21 @@ func start(exe string, spec *Spec) (*Process, error) {
 		WaitDelay: time.Second,
 		// A group of its own, for the terminal's signals, and no session: each has a share of the
 		// CPU of its own (sched(7), autogroup), and every byte would wait for two shares. leaveTerminal does the rest.
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{
-			Uid: uint32(spec.Who.UID), Gid: uint32(spec.Who.GID), Groups: ids(spec.Who.Groups),
-		}},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Credential: Credential(spec.Who)},
 	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, errors.Join(err, ours.Close())
 	}
 	return p, nil
+}
+
+// Credential is what a process of who is started with. It is nil where that is who we are: a user without root can
+// take no ids, and in a user namespace give up no groups either.
+func Credential(who Identity) *syscall.Credential {
+	if who.UID == os.Geteuid() && who.GID == os.Getegid() {
+		return nil
+	}
+	return &syscall.Credential{Uid: uint32(who.UID), Gid: uint32(who.GID), Groups: ids(who.Groups)}
 }
 
 func ids(list []int) []uint32 {

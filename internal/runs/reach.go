@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/mountinfo"
 )
 
 // devIno identifies a file: st_dev and st_ino of stat(2).
@@ -75,17 +77,9 @@ func (s *State) below(fd int) (bool, error) {
 	}
 }
 
-// mount is one line of /proc/thread-self/mountinfo (proc(5)).
-type mount struct {
-	id    uint64
-	dev   string // major:minor
-	root  string // what of the file system is mounted
-	point string // where
-}
-
 // UseMounts gives the text of /proc/self/mountinfo to Covers, which reads it
 // itself otherwise: the kernel takes a while to write it.
-func (s *State) UseMounts(mountinfo []byte) { s.mounts = mountinfo }
+func (s *State) UseMounts(table []byte) { s.mounts = table }
 
 // findAliases returns the directories above every other place where the mount
 // table shows the state directory or a part of it, for example a bind mount of
@@ -103,7 +97,7 @@ func (s *State) findAliases() ([]devIno, error) {
 		return nil, os.NewSyscallError("statx", err)
 	}
 	var out []devIno
-	for _, p := range aliasPaths(parseMounts(text), stx.Mnt_id, s.path) {
+	for _, p := range aliasPaths(slices.Collect(mountinfo.All(text)), stx.Mnt_id, s.path) {
 		for ; ; p = filepath.Dir(p) {
 			var st unix.Stat_t
 			if unix.Lstat(p, &st) == nil {
@@ -120,26 +114,26 @@ func (s *State) findAliases() ([]devIno, error) {
 // aliasPaths returns the other paths of the directory at path, which lies on the
 // mount with the given id, and the mounts of parts of it. In a chroot the table
 // may lack the mount itself: then no other place is known.
-func aliasPaths(mounts []mount, id uint64, path string) []string {
-	i := slices.IndexFunc(mounts, func(m mount) bool { return m.id == id })
+func aliasPaths(mounts []mountinfo.Mount, id uint64, path string) []string {
+	i := slices.IndexFunc(mounts, func(m mountinfo.Mount) bool { return m.ID == id })
 	if i < 0 {
 		return nil
 	}
 	home := mounts[i]
-	rel, ok := relative(home.point, path)
+	rel, ok := relative(home.Point, path)
 	if !ok {
 		return nil
 	}
-	inside := filepath.Join(home.root, rel)
+	inside := filepath.Join(home.Root, rel)
 	var out []string
 	for _, m := range mounts {
-		if m.id == id || m.dev != home.dev {
+		if m.ID == id || m.Major != home.Major || m.Minor != home.Minor {
 			continue
 		}
-		if rest, ok := relative(m.root, inside); ok {
-			out = append(out, filepath.Join(m.point, rest))
-		} else if _, ok := relative(inside, m.root); ok {
-			out = append(out, m.point)
+		if rest, ok := relative(m.Root, inside); ok {
+			out = append(out, filepath.Join(m.Point, rest))
+		} else if _, ok := relative(inside, m.Root); ok {
+			out = append(out, m.Point)
 		}
 	}
 	return out
@@ -151,29 +145,4 @@ func relative(base, path string) (string, bool) {
 		return strings.TrimPrefix(path, base), true
 	}
 	return strings.CutPrefix(path, base+"/")
-}
-
-func parseMounts(text []byte) []mount {
-	var out []mount
-	for line := range strings.Lines(string(text)) {
-		f := strings.SplitN(line, " ", 6)
-		if len(f) < 6 {
-			continue
-		}
-		id, err := strconv.ParseUint(f[0], 10, 64)
-		if err != nil {
-			continue
-		}
-		out = append(out, mount{id, f[2], unescape(f[3]), unescape(f[4])})
-	}
-	return out
-}
-
-// unescape undoes the octal escapes that mountinfo uses for blanks, newline and
-// backslash.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

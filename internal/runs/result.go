@@ -31,6 +31,9 @@ type Result struct {
 	Core   bool   `json:"core,omitempty"`
 	Error  string `json:"error,omitempty"` // what agentguard could not do
 
+	Mode     string     `json:"mode,omitempty"`     // root, userns or landlock: who made the envelope
+	Degraded []Degraded `json:"degraded,omitempty"` // guarantees that the run did not have
+
 	Usage   Usage      `json:"usage"`
 	Limits  []LimitHit `json:"limits,omitempty"` // limits that were met
 	Denials Denials    `json:"denials"`
@@ -62,6 +65,7 @@ const (
 	ReasonMemory = "memory"
 	ReasonOutput = "output" // more was written than filesystem.max_output_bytes
 	ReasonLoss   = "loss"   // on_loss: kill
+	ReasonHidden = "hidden" // a process hid what a limit counts; Error says which
 	ReasonError  = "error"  // agentguard could not run it, or not enforce
 )
 
@@ -212,6 +216,17 @@ type Gap struct {
 	Missing string `json:"missing,omitempty"`
 }
 
+// Degraded is a guarantee that this run did not have although nobody gave it up: this mode
+// has nothing for it.
+type Degraded struct {
+	Guarantee string `json:"guarantee"`
+	Why       string `json:"why"`
+	Remedy    string `json:"remedy"`
+}
+
+// String says it in one line.
+func (d Degraded) String() string { return d.Guarantee + ": " + d.Why + "; " + d.Remedy }
+
 // JSON encodes r as one line with its newline. Arguments that are not UTF-8 are
 // repeated in argv_b64, whose other elements are "".
 func (r *Result) JSON() ([]byte, error) {
@@ -233,6 +248,10 @@ func (r *Result) JSON() ([]byte, error) {
 	}
 	return append(trace.EscapeJSON(b), '\n'), nil
 }
+
+// ExpectResult does what the library does once a process when it first decodes a result,
+// for a process that waits for one.
+func ExpectResult() { _, _ = ParseResult([]byte(`{"v":1}`)) }
 
 // ParseResult decodes what JSON returned.
 func ParseResult(b []byte) (*Result, error) {

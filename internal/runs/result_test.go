@@ -4,37 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/trace"
 	"github.com/google/go-cmp/cmp"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s differs (-update rewrites it), -want +got:\n%s", file, d)
-	}
-}
 
 func assertSafe(t *testing.T, what string, b []byte) {
 	t.Helper()
@@ -92,7 +71,7 @@ func TestResultJSON(t *testing.T) {
 	b, _ := fullResult().JSON()
 	var pretty bytes.Buffer
 	json.Indent(&pretty, b, "", " ")
-	golden(t, "result.golden.json", pretty.Bytes())
+	testenv.Golden(t, "result.golden.json", pretty.Bytes())
 }
 
 func TestParseResultErrors(t *testing.T) {
@@ -131,13 +110,13 @@ func TestViews(t *testing.T) {
 		t.Fatal(err)
 	}
 	assertSafe(t, "runs show", b.Bytes())
-	golden(t, "show.golden", b.Bytes())
+	testenv.Golden(t, "show.golden", b.Bytes())
 
 	b.Reset()
 	if err := result("r1").WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "show-plain.golden", b.Bytes())
+	testenv.Golden(t, "show-plain.golden", b.Bytes())
 
 	b.Reset()
 	list := []Summary{
@@ -151,7 +130,7 @@ func TestViews(t *testing.T) {
 		t.Fatal(err)
 	}
 	assertSafe(t, "runs ls", b.Bytes())
-	golden(t, "list.golden", b.Bytes())
+	testenv.Golden(t, "list.golden", b.Bytes())
 }
 
 func FuzzParseResult(f *testing.F) {

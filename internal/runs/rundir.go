@@ -54,6 +54,8 @@ type RunDir struct {
 	owner int
 	dir   *os.File
 	shown bool // read-only: somebody else decides
+
+	readable bool // as the State's
 }
 
 // Shown reports whether the run can only be read here (see [View]).
@@ -88,6 +90,9 @@ func (s *State) Create(id string) (*RunDir, error) {
 		return nil, err
 	}
 	err = unix.Flock(int(d.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil && d.readable {
+		err = d.dir.Chmod(0o755)
+	}
 	if err == nil {
 		err = publish(runs, tmp, id)
 	}
@@ -124,7 +129,7 @@ func (s *State) openAt(name, id string) (*RunDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runs: open %s: %w", id, err)
 	}
-	return &RunDir{id: id, owner: s.owner, shown: s.shown, dir: os.NewFile(uintptr(fd), s.path+"/runs/"+id)}, nil
+	return &RunDir{id: id, owner: s.owner, shown: s.shown, readable: s.readable, dir: os.NewFile(uintptr(fd), s.path+"/runs/"+id)}, nil
 }
 
 // ID returns the name of the run.
@@ -132,6 +137,11 @@ func (d *RunDir) ID() string { return d.id }
 
 // Path returns where the directory lies, for people.
 func (d *RunDir) Path() string { return d.dir.Name() }
+
+// Unlock releases the lock before Close does: the record is complete.
+func (d *RunDir) Unlock() error {
+	return os.NewSyscallError("flock", unix.Flock(int(d.dir.Fd()), unix.LOCK_UN))
+}
 
 // Close closes the directory, and so releases the lock.
 func (d *RunDir) Close() error { return d.dir.Close() }
@@ -157,10 +167,13 @@ func (d *RunDir) Create(name string) (*os.File, error) {
 		return nil, fmt.Errorf("runs: create %s: %w", name, err)
 	}
 	f := os.NewFile(uintptr(fd), d.Path()+"/"+name)
-	if d.owner == os.Geteuid() {
-		return f, nil
+	if d.readable {
+		err = f.Chmod(0o644)
 	}
-	if err := f.Chown(d.owner, -1); err != nil {
+	if d.owner != os.Geteuid() {
+		err = errors.Join(err, f.Chown(d.owner, -1))
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("runs: create %s: %w", name, err), f.Close())
 	}
 	return f, nil

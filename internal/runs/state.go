@@ -3,7 +3,7 @@
 //
 // Everything below the state directory is reached from one descriptor by openat
 // without following links, so no name is resolved twice. Linux only; the JSON
-// of a Result is documented in docs/record.md.
+// of a Result is documented in docs/result.md.
 package runs
 
 import (
@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/agentguard/agentguard/internal/outer"
 	"github.com/agentguard/agentguard/trace"
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +27,8 @@ type State struct {
 	runs  *os.File // its "runs"
 	chain []devIno // from the root down to the state directory
 	shown bool     // it is there to be read only
+
+	readable bool // new runs can be read by whoever has a descriptor: see LetRead
 
 	mounts  []byte                   // the mount table, or nil
 	aliases func() ([]devIno, error) // see reach.go; found once, when first asked
@@ -60,14 +63,22 @@ func OpenState(path string, owner int) (*State, error) {
 	w := &walker{owner: owner, create: true}
 	defer w.close()
 	if err := w.walk(abs); err != nil {
-		return nil, fmt.Errorf("state directory %s: %w; choose another with --state DIR", trace.Quote(abs), err)
+		return nil, stateError(abs, err)
 	}
 	s := &State{path: w.path(), owner: owner, chain: w.chain()}
 	if err := s.open(w); err != nil {
-		return nil, errors.Join(fmt.Errorf("state directory %s: %w; choose another with --state DIR", trace.Quote(abs), err), s.Close())
+		return nil, errors.Join(stateError(abs, err), s.Close())
 	}
 	s.aliases = sync.OnceValues(s.findAliases)
 	return s, nil
+}
+
+// stateError says what would help, unless it is not the directory's fault.
+func stateError(abs string, err error) error {
+	if errors.Is(err, outer.ErrGone) {
+		return fmt.Errorf("state directory %s: %w", trace.Quote(abs), err)
+	}
+	return fmt.Errorf("state directory %s: %w; choose another with --state DIR", trace.Quote(abs), err)
 }
 
 // View is a state directory that somebody else has opened, to be read: a descriptor
@@ -205,9 +216,9 @@ func (w *walker) follow(path string) error {
 
 func (w *walker) push(fd int, name string) error {
 	s := step{fd: fd, name: name}
-	if err := unix.Fstat(fd, &s.stat); err != nil {
+	if err := outer.Fstat(fd, &s.stat); err != nil {
 		unix.Close(fd)
-		return os.NewSyscallError("fstat", err)
+		return err
 	}
 	w.dirs = append(w.dirs, s)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentguard/agentguard/internal/mountinfo"
 	"github.com/agentguard/agentguard/internal/testenv"
 	"golang.org/x/sys/unix"
 )
@@ -315,7 +316,7 @@ func TestAliasPaths(t *testing.T) {
 29 22 8:2 /li /mnt/li rw - ext4 /dev/sda2 rw
 broken line
 x 22 8:2 / /y rw`
-	got := aliasPaths(parseMounts([]byte(info)), 23, "/var/lib/agentguard")
+	got := aliasPaths(slices.Collect(mountinfo.All([]byte(info))), 23, "/var/lib/agentguard")
 	want := []string{"/mnt/li b/agentguard", "/mnt/runs", "/mnt/var/lib/agentguard"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

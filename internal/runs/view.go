@@ -41,6 +41,9 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, g := range r.Gaps {
 		row("gap", "%s %s: %s", line(g.Clause), line(g.Source), line(g.Missing))
 	}
+	for _, d := range r.Degraded {
+		row("degraded", "%s", line(d.String()))
+	}
 	if r.Continues != "" {
 		row("continues", "%s", line(r.Continues))
 	}

@@ -23,11 +23,13 @@ const (
 )
 
 // A span is the numbers from first up to the next span's first, which all have
-// the same answer: the rule's when there is one, else the verdict.
+// the same answer: the verdict, or where there is a rule to allow what it allows and
+// to answer otherwise to the rest.
 type span struct {
-	first   uint32
-	verdict Verdict
-	rule    rule
+	first     uint32
+	verdict   Verdict
+	rule      rule
+	otherwise Verdict // 0: verdictRefuse
 }
 
 // A spanList is ordered by first and covers all numbers from its first one on.
@@ -42,7 +44,11 @@ func (l *spanList) add(s span) {
 }
 
 // assemble makes the command's filter.
-func (a *arch) assemble(extra []string) []unix.SockFilter {
+func (a *arch) assemble(c Config) []unix.SockFilter { return a.assembleWith(c.span) }
+
+// assembleWith makes a filter that answers as answer says to the calls of the
+// table, and ENOSYS to others.
+func (a *arch) assembleWith(answer func(*call) span) []unix.SockFilter {
 	spans := make(spanList, 0, len(a.calls))
 	next := uint32(0)
 	for i := range a.calls {
@@ -50,7 +56,7 @@ func (a *arch) assemble(extra []string) []unix.SockFilter {
 		if uint32(c.nr) > next {
 			spans.add(span{first: next, verdict: verdictAbsent})
 		}
-		spans.add(c.span(extra))
+		spans.add(answer(c))
 		next = uint32(c.nr) + 1
 	}
 	spans.add(span{first: next, verdict: verdictAbsent})
@@ -130,7 +136,10 @@ func (s span) answer(p []unix.SockFilter) []unix.SockFilter {
 	for _, c := range s.rule {
 		p = append(p, c.code()...)
 	}
-	return append(p, ret(verdictRefuse))
+	if s.otherwise == 0 { // SECCOMP_RET_KILL_THREAD, which no filter of ours answers
+		s.otherwise = verdictRefuse
+	}
+	return append(p, ret(s.otherwise))
 }
 
 // code returns when the case holds, and else runs past its end.

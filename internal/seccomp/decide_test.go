@@ -30,6 +30,12 @@ var argProbes = []probe{
 	{"FS_IOC_ZERO_RANGE", unix.SYS_IOCTL, [6]uint64{none, fsZeroRange}, unix.EPERM},
 	{"AT_EXECVE_CHECK", unix.SYS_EXECVEAT, [6]uint64{none, 0, 0, 0, execveCheck | unix.AT_EMPTY_PATH}, unix.EPERM},
 	{"AT_EXECVE_CHECK, upper half set", unix.SYS_EXECVEAT, [6]uint64{none, 0, 0, 0, execveCheck | high}, unix.EPERM},
+	{"F_SETLEASE", unix.SYS_FCNTL, [6]uint64{none, unix.F_SETLEASE}, unix.EPERM},
+	{"F_SETDELEG, upper half set", unix.SYS_FCNTL, [6]uint64{none, unix.F_SETDELEG | high}, unix.EPERM},
+	{"F_GETLEASE", unix.SYS_FCNTL, [6]uint64{none, unix.F_GETLEASE}, 0},
+	{"SHM_EXEC", unix.SYS_SHMAT, [6]uint64{none, 0, shmExec}, unix.EPERM},
+	{"SHM_EXEC, read-only and upper half set", unix.SYS_SHMAT, [6]uint64{none, 0, shmExec | 0o10000 | high}, unix.EPERM},
+	{"shmat", unix.SYS_SHMAT, [6]uint64{none, 0, 0o10000}, 0},
 	{"TCGETS", unix.SYS_IOCTL, [6]uint64{none, unix.TCGETS}, 0},
 	{"AF_PACKET", unix.SYS_SOCKET, [6]uint64{unix.AF_PACKET, unix.SOCK_RAW}, unix.EPERM},
 	{"AF_PACKET, upper half set", unix.SYS_SOCKET, [6]uint64{unix.AF_PACKET | high, unix.SOCK_DGRAM}, unix.EPERM},
@@ -82,7 +88,7 @@ func TestArgumentRules(t *testing.T) {
 			if c := a.byName(Name(p.nr)); c != nil {
 				nr = int(c.nr)
 			}
-			if got := a.decide(uint32(nr), p.args, nil); got.Errno() != p.want || got == verdictKill {
+			if got := a.decide(uint32(nr), p.args, Config{}); got.Errno() != p.want || got == verdictKill {
 				t.Errorf("%s: %s: %#x, want %v", archName(a), p.label, got, p.want)
 			}
 		}
@@ -118,8 +124,8 @@ func TestRefusedCalls(t *testing.T) {
 					t.Errorf("%s does not know %s", archName(a), name)
 					continue
 				}
-				got := a.decide(uint32(c.nr), [6]uint64{}, nil)
-				granted := a.decide(uint32(c.nr), [6]uint64{}, []string{name})
+				got := a.decide(uint32(c.nr), [6]uint64{}, Config{})
+				granted := a.decide(uint32(c.nr), [6]uint64{}, Config{Extra: []string{name}})
 				if got.Errno() != unix.EPERM || (granted == verdictAllow) != grantable || c.grantable() != grantable {
 					t.Errorf("%s: %s: %#x, granted %#x, grantable %v", archName(a), name, got, granted, c.grantable())
 				}
@@ -141,7 +147,7 @@ const mustAllow = `read write openat close mmap mprotect munmap execve execveat 
 func TestAllowedCalls(t *testing.T) {
 	for _, a := range arches {
 		for name := range strings.FieldsSeq(mustAllow) {
-			if c := a.byName(name); c == nil || a.decide(uint32(c.nr), [6]uint64{}, nil) != verdictAllow {
+			if c := a.byName(name); c == nil || a.decide(uint32(c.nr), [6]uint64{}, Config{}) != verdictAllow {
 				t.Errorf("%s: %s is not allowed", archName(a), name)
 			}
 		}
@@ -164,13 +170,14 @@ func FuzzFilterAgreesWithDecide(f *testing.F) {
 			f.Add(uint32(c.nr), args[1], args[2], args[3])
 		}
 	}
-	filter := native.assemble(debugger)
+	granted := Config{Extra: debugger}
+	filter := native.assemble(granted)
 	f.Fuzz(func(t *testing.T, nr uint32, a, b, c uint64) {
 		args := [6]uint64{a, b, c, ^a, ^b, ^c}
 		if nr&1 != 0 {
 			args = [6]uint64{^a, a, b, c, ^b, ^c}
 		}
-		got, want := interpret(t, filter, seccompData{nr, native.audit, args}), native.decide(nr, args, debugger)
+		got, want := interpret(t, filter, seccompData{nr, native.audit, args}), native.decide(nr, args, granted)
 		if got != want {
 			t.Errorf("call %d %#x: filter %#x, Decide %#x", nr, args, got, want)
 		}

@@ -98,7 +98,7 @@ func pinned() (wrong []string) {
 				continue
 			}
 			// Naming it changes nothing.
-			if got := a.decide(uint32(c.nr), p.args(none), []string{p.call}); got.Errno() != p.want || got == verdictKill {
+			if got := a.decide(uint32(c.nr), p.args(none), Config{Extra: []string{p.call}}); got.Errno() != p.want || got == verdictKill {
 				wrong = append(wrong, fmt.Sprintf("%s: %s: %#x, want %v", archName(a), p, got, p.want))
 			}
 		}
@@ -183,7 +183,7 @@ func (r rule) mutants() map[string]rule {
 func TestOpeningIsCheap(t *testing.T) {
 	const searched, judged = 12, 4
 	for _, a := range arches {
-		filter := a.assemble(nil)
+		filter := a.assemble(Config{})
 		for _, name := range []string{"open", "openat"} {
 			c := a.byName(name)
 			if c == nil {

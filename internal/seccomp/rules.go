@@ -8,6 +8,8 @@ const (
 	unshareRule
 	socketRule
 	ioctlRule
+	fcntlRule
+	shmatRule
 	personalityRule
 	modeRule1 // the mode is argument 1
 	modeRule2
@@ -79,6 +81,14 @@ var rules = [...]rule{
 	// takes of real directories, which sees the call and not these.
 	ioctlRule: {{{arg: 1, in: []uint32{unix.TIOCSTI, tiocLinux, unix.TIOCSETD, fsResvSp, fsResvSp64, fsZeroRange}, except: true}}},
 
+	// fcntl(fd, cmd, ...): whoever opens a file with a lease waits for its holder, 45 seconds by default
+	// (fs/locks.c, __break_lease): a program of the host's, for what the run may only read as its
+	// owner; and the reader of fanotify's events, for what the run executes. F_SETDELEG (6.19) takes directories.
+	fcntlRule: {{{arg: 1, in: []uint32{unix.F_SETLEASE, unix.F_SETDELEG}, except: true}}},
+
+	// shmat(id, addr, flags): an executable mapping, by a call that the sensor does not know as one.
+	shmatRule: {{{arg: 2, mask: shmExec, in: []uint32{0}}}},
+
 	// personality(persona): Moby's values, and ADDR_NO_RANDOMIZE, which debuggers and
 	// sanitizers set. It takes protection from the process itself, nobody else.
 	personalityRule: {{{arg: 0, in: []uint32{0, perLinux32, uname26, uname26 | perLinux32, addrNoRandomize, 0xffffffff}}}},
@@ -113,6 +123,8 @@ func plainMode(arg int) argTest {
 func opensOnly(arg int) argTest {
 	return argTest{arg: arg, mask: unix.O_CREAT | tmpFile, in: []uint32{0}}
 }
+
+const shmExec = 0o100000 // SHM_EXEC, include/uapi/linux/shm.h
 
 const execveCheck = 0x10000 // AT_EXECVE_CHECK, include/uapi/linux/fcntl.h
 

@@ -30,23 +30,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filter returns the command's filter for this architecture as an array of
-// struct sock_filter (8 bytes each, little endian). extra are the names of
-// refused calls that the policy grants; naming a call that is allowed anyway
-// changes nothing. The error names every call of extra that is unknown or may
-// never be granted.
-func Filter(extra []string) ([]byte, error) {
-	if err := native.check(extra); err != nil {
-		return nil, err
-	}
-	return encode(native.assemble(extra)), nil
-}
-
 // InitFilter returns the filter of PID 1, in the form of [Filter]. It allows
 // what PID 1 does after its lockdown (supervisor/init/c/init.c) and what the
 // kernel makes a process call by itself. Everything else kills it, and with it
 // the run. Reading is part of it: the signalfd that wakes PID 1 must be drained.
 func InitFilter() []byte { return encode(native.only(initCalls)) }
+
+// KeeperFilter is [InitFilter] for a guardian without a PID namespace, which kills by itself.
+func KeeperFilter() []byte { return encode(native.only(slices.Concat(initCalls, keeperCalls))) }
+
+var keeperCalls = []string{"kill", "pread64", "getpgid"}
 
 var initCalls = []string{
 	"read", "sendmsg", "recvmsg", "ppoll", "wait4", "close", "exit", "exit_group", "rt_sigreturn", "restart_syscall",
@@ -71,10 +64,11 @@ func Permissible(name string) bool {
 type Verdict uint32
 
 const (
-	verdictAllow  Verdict = unix.SECCOMP_RET_ALLOW
-	verdictKill   Verdict = unix.SECCOMP_RET_KILL_PROCESS
-	verdictRefuse Verdict = unix.SECCOMP_RET_ERRNO | Verdict(unix.EPERM)
-	verdictAbsent Verdict = unix.SECCOMP_RET_ERRNO | Verdict(unix.ENOSYS)
+	verdictAllow       Verdict = unix.SECCOMP_RET_ALLOW
+	verdictKill        Verdict = unix.SECCOMP_RET_KILL_PROCESS
+	verdictRefuse      Verdict = unix.SECCOMP_RET_ERRNO | Verdict(unix.EPERM)
+	verdictUnsupported Verdict = unix.SECCOMP_RET_ERRNO | Verdict(unix.EOPNOTSUPP)
+	verdictAbsent      Verdict = unix.SECCOMP_RET_ERRNO | Verdict(unix.ENOSYS)
 )
 
 // Errno returns the error that the call fails with: 0 when it is allowed, and
@@ -84,12 +78,6 @@ func (v Verdict) Errno() unix.Errno {
 		return 0
 	}
 	return unix.Errno(v & unix.SECCOMP_RET_DATA)
-}
-
-// Decide returns what Filter(extra) answers to a call by this architecture's
-// own entry: the same decision, reached without the filter's program.
-func Decide(nr int, args [6]uint64, extra []string) Verdict {
-	return native.decide(uint32(nr), args, extra)
 }
 
 // An arch is an architecture as the filter sees it.
@@ -145,22 +133,6 @@ func (a *arch) byName(name string) *call {
 		return nil
 	}
 	return &a.calls[i]
-}
-
-func (a *arch) decide(nr uint32, args [6]uint64, extra []string) Verdict {
-	if a.x32 && nr >= x32Bit && nr != skipped {
-		return verdictKill
-	}
-	c := a.byNumber(int(nr))
-	switch {
-	case c == nil:
-		return verdictAbsent
-	case c.action < ruled:
-		return c.verdict(extra)
-	case rules[c.action].allows(args):
-		return verdictAllow
-	}
-	return verdictRefuse
 }
 
 // check says everything that is wrong with names as a policy's seccomp_allow.

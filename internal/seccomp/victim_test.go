@@ -68,7 +68,7 @@ func probes() []probe {
 // command installs the command's filter, and makes sure that it bites before
 // anything is called that would do harm without.
 func command(extra []string) {
-	filter, err := Filter(extra)
+	filter, err := Config{Extra: extra}.Filter()
 	if err != nil {
 		panic(err)
 	}
@@ -141,7 +141,7 @@ func TestVictim(t *testing.T) {
 					t.Fatalf("the victim stopped before %s", p.label)
 				}
 				label, got, _ := strings.Cut(lines.Text(), "\t")
-				want := Decide(p.nr, p.args, extra).Errno()
+				want := Config{Extra: extra}.Decide(p.nr, p.args).Errno()
 				if label != p.label || !answers(got, want) {
 					t.Errorf("%s: the kernel says %s, Decide says %d for %s", label, got, want, p.label)
 				}
@@ -181,10 +181,15 @@ func TestVictimKilled(t *testing.T) {
 	}
 }
 
+// Go's scheduler may take the thread in between, with calls that the filter kills for: one
+// that comes to its end is enough.
 func TestVictimInitMayExit(t *testing.T) {
-	_, err := victim(t, "init-exit")
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	if !ok || exit.ExitCode() != 7 {
-		t.Errorf("%v, want exit status 7\n%s", err, exitText(err))
+	var err error
+	for range 10 {
+		_, err = victim(t, "init-exit")
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 7 {
+			return
+		}
 	}
+	t.Errorf("%v, want exit status 7\n%s", err, exitText(err))
 }

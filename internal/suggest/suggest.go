@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -23,6 +22,8 @@ type Plan struct {
 	View []Entry  `json:"view"`
 	Env  []string `json:"env"`       // names
 	Told []string `json:"env_found"` // of these, what toolchains and caches are found by
+
+	Egress Egress `json:"egress"`
 }
 
 // Entry is one entry of the view: At inside is From on the host.
@@ -55,6 +56,10 @@ type Needs struct {
 	mode      string          // of the workspace
 	paths     map[string]bool // further paths, and whether they are written
 	hosts     map[string]bool // entries of the allowlist
+	private   map[string]bool // what their names may lead to
+	resolve   map[string]string
+	publish   map[string]bool // ports
+	untold    bool            // a record tells of no files
 	brokers   map[string]bool
 	sockets   map[string]bool
 	calls     map[string]bool
@@ -79,7 +84,7 @@ func New(exists func(string) string, unsafe bool) *Needs {
 		Exists: exists, Unsafe: unsafe,
 		grants: map[grant]string{}, paths: map[string]bool{}, hosts: map[string]bool{}, brokers: map[string]bool{}, sockets: map[string]bool{}, calls: map[string]bool{},
 		env: map[string]bool{}, limits: map[string]uint64{}, words: map[string]bool{}, left: map[string]bool{}, looked: map[string]bool{},
-		caches: map[string]bool{}, tools: map[string]bool{},
+		caches: map[string]bool{}, tools: map[string]bool{}, private: map[string]bool{}, resolve: map[string]string{}, publish: map[string]bool{},
 	}
 }
 
@@ -119,7 +124,7 @@ func (e *Entry) workspace() bool {
 func (e *Entry) granted() bool {
 	for _, key := range []string{"read_only_mounts", "writable_mounts", "cow_mounts", "workspace"} {
 		if strings.HasPrefix(e.Clause, "filesystem."+key) {
-			return e.Op == "bind" || e.Op == "cow"
+			return e.Op == "bind" || e.Op == "cow" || e.Op == "path" // of a run without a view
 		}
 	}
 	return false
@@ -146,6 +151,9 @@ func widest(a, b string) string {
 }
 
 func (n *Needs) event(p *Plan, e *trace.Event) {
+	if e.Kind == trace.KindStart {
+		n.start(p, e)
+	}
 	if e.Phase == trace.PhaseEnvelope {
 		return
 	}
@@ -329,38 +337,20 @@ func (n *Needs) connect(p *Plan, e *trace.Event) {
 		if e.Denied() || in != nil && strings.HasPrefix(in.Clause, "network.unix") {
 			n.socket(path.Clean(string(e.Path)))
 		}
+	case e.End != "" && !e.Denied():
+		n.relayed(p, e)
 	case e.Rule == "network.broker": // what a broker does is no need of the command's
 	case strings.HasSuffix(string(e.Name), brokerDomain):
 		if name := strings.TrimSuffix(string(e.Name), brokerDomain); !e.Denied() && brokerName(name) && len(n.brokers) < maxPaths {
 			n.brokers[name] = true
 		}
+	case e.Kind == trace.KindConnect && e.Proto == "udp" && !e.Denied(): // sends nothing: C libraries ask so for the way to an address
 	case !e.Addr.IsValid() || e.Addr.Unmap().IsLoopback() || e.Addr.IsUnspecified() || len(n.hosts) >= maxPaths:
 	case e.Denied() && !n.Unsafe && e.Addr.Unmap().IsLinkLocalUnicast():
 		n.leave("%s: hosts of clouds give credentials at such addresses", trace.Quote(endpoint(e)))
 	case e.Denied() || e.Errno == 0:
 		n.hosts[endpoint(e)] = true
 	}
-}
-
-// brokerDomain is what the names of brokers end with inside.
-const brokerDomain = ".broker.internal"
-
-func brokerName(s string) bool {
-	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && strings.Trim(s, "-") == s
-}
-
-// endpoint is an entry of the allowlist for a peer, by name where there is one.
-func endpoint(e *trace.Event) string {
-	host := string(e.Name)
-	if host == "" {
-		host = netip.AddrPortFrom(e.Addr.Unmap().WithZone(""), e.Port).String()
-	} else {
-		host = fmt.Sprintf("%s:%d", strings.TrimSuffix(host, "."), e.Port)
-	}
-	if e.Proto == "udp" {
-		return "udp://" + host
-	}
-	return host
 }
 
 func (n *Needs) socket(at string) {
@@ -379,7 +369,7 @@ func (n *Needs) socket(at string) {
 // limitKeys are the policy keys of limits, with what their values are divided by.
 var limitKeys = map[string]string{
 	"memory": "process.max_memory_mb", "tasks": "process.max_subprocesses", "cpu": "process.max_cpu_seconds", "wall": "process.max_wall_seconds",
-	"output": "filesystem.max_output_bytes", "stdout": "output.max_stdout_bytes",
+	"output": "filesystem.max_output_bytes", "files": "filesystem.max_files", "stdout": "output.max_stdout_bytes",
 }
 
 func (n *Needs) limit(e *trace.Event) {

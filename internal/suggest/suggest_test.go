@@ -2,9 +2,7 @@ package suggest
 
 import (
 	"bytes"
-	"flag"
 	"net/netip"
-	"os"
 	"path"
 	"strings"
 	"testing"
@@ -12,11 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/policy"
 	"github.com/agentguard/agentguard/trace"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
 
 var me = trace.Proc{Pid: 42, Tid: 42, Start: 9}
 
@@ -129,22 +126,11 @@ func TestYAML(t *testing.T) {
 			t.Fatal(j, err)
 		}
 		got := n.YAML("for a test")
-		file := "testdata/safe.golden"
+		file := "safe.golden"
 		if unsafe {
-			file = "testdata/unsafe.golden"
+			file = "unsafe.golden"
 		}
-		if *update {
-			if err := os.WriteFile(file, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(string(want), string(got)); d != "" {
-			t.Errorf("%s differs (-update rewrites it), -want +got:\n%s", file, d)
-		}
+		testenv.Golden(t, file, got)
 		mustMerge(t, got)
 	}
 }

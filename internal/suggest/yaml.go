@@ -19,6 +19,9 @@ func (n *Needs) YAML(head string) []byte {
 	for _, s := range n.Left() {
 		fmt.Fprintf(&b, "# left out: %s\n", trace.Line(s))
 	}
+	if n.untold {
+		b.WriteString("# the record tells of no files: what the run had of them is all here\n")
+	}
 	b.WriteString("sandbox:\n  filesystem:\n")
 	switch {
 	case n.workspace == "" && len(ro)+len(rw)+len(cow)+len(n.tools)+len(n.caches) == 0:
@@ -108,7 +111,7 @@ func (n *Needs) sayable() map[string]bool {
 func unprintable(r rune) bool { return trace.Line(string(r)) != string(r) || r == 0xfffd }
 
 func (n *Needs) network(b *bytes.Buffer) {
-	if len(n.hosts)+len(n.sockets)+len(n.brokers) == 0 {
+	if len(n.hosts)+len(n.sockets)+len(n.brokers)+len(n.publish) == 0 {
 		return
 	}
 	b.WriteString("  network:\n")
@@ -116,7 +119,17 @@ func (n *Needs) network(b *bytes.Buffer) {
 		b.WriteString("    egress: allowlist\n")
 	}
 	list(b, "    ", "allowlist", slices.Sorted(maps.Keys(n.hosts)))
+	list(b, "    ", "allow_private", slices.Sorted(maps.Keys(n.private)))
+	if len(n.resolve) > 0 {
+		b.WriteString("    resolve:\n")
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.resolve)) {
+		fmt.Fprintf(b, "      %s: %s\n", quote(name), quote(n.resolve[name]))
+	}
 	list(b, "    ", "unix", slices.Sorted(maps.Keys(n.sockets)))
+	if len(n.publish) > 0 {
+		fmt.Fprintf(b, "    publish: [%s]\n", strings.Join(slices.Sorted(maps.Keys(n.publish)), ", "))
+	}
 	list(b, "    ", "broker", slices.Sorted(maps.Keys(n.brokers)))
 }
 

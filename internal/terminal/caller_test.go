@@ -40,7 +40,7 @@ func pair(t *testing.T) *Pty {
 func shown(t *testing.T, p *Pty, n int) string {
 	t.Helper()
 	b := make([]byte, n)
-	if err := p.Master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := p.Master.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(p.Master, b); err != nil {

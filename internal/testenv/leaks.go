@@ -15,18 +15,28 @@ import (
 	"time"
 )
 
+// scratch is a directory for what several tests use; [Main] removes it.
+var scratch string
+
 // Main runs the tests of a package for its TestMain and then looks for what
 // they left: open descriptors, child processes (zombies too), mounts, and
-// cgroups that are named by [CgroupName]. It returns the exit status: 1 when
-// there is any of these.
-func Main(m *testing.M) int {
+// cgroups that are named by [CgroupName]. What the tests shared is taken away by after
+// first. It returns the exit status: 1 when there is any of these.
+func Main(m *testing.M, after ...func() error) int {
 	sweepCgroups()
+	defer func() { _ = os.RemoveAll(scratch) }()
 	before := held()
 	status := m.Run()
+	for _, f := range after {
+		if err := f(); err != nil {
+			fmt.Fprintln(os.Stderr, "FAIL: after the tests:", err)
+			status = max(status, 1)
+		}
+	}
 	if status != 0 { // a test that failed may not have cleaned up
 		return status
 	}
-	if left := leaks(before, 2*time.Second); len(left) > 0 {
+	if left := leaks(before, 30*time.Second); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "FAIL: left behind by the tests:\n\t%s\n", strings.Join(left, "\n\t"))
 		return 1
 	}

@@ -1,16 +1,19 @@
 package testenv
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
 // SeamBinary is an agentguard built with the tag that lets single layers be
-// switched off (AGENTGUARD_SEAM_OFF; no other build reads it). What such builds keep between runs goes at the end of the test.
+// switched off (AGENTGUARD_SEAM_OFF; no other build reads it): built once, and removed by
+// [Main]. What such builds keep between runs goes at the end of the test.
 func SeamBinary(t testing.TB) string {
 	t.Helper()
 	Root(t)
@@ -18,14 +21,26 @@ func SeamBinary(t testing.TB) string {
 	if bin := os.Getenv("AGENTGUARD_TEST_SEAM_BINARY"); bin != "" {
 		return bin // built outside: a test machine without a Go toolchain
 	}
-	bin := filepath.Join(t.TempDir(), "agentguard")
-	cmd := exec.Command("go", "build", "-tags", "agentguard_seam", "-o", bin, "github.com/agentguard/agentguard/cmd/agentguard")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
+	bin, err := seamBinary()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
+
+var seamBinary = sync.OnceValues(func() (string, error) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "agentguard-seam-"); err != nil {
+		return "", err
+	}
+	bin := filepath.Join(scratch, "agentguard")
+	cmd := exec.Command("go", "build", "-tags", "agentguard_seam", "-o", bin, "github.com/agentguard/agentguard/cmd/agentguard")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building: %w\n%s", err, out)
+	}
+	return bin, os.Chmod(scratch, 0o755)
+})
 
 // removeSeamDebris removes what test builds keep between runs: their parents
 // below the cgroup roots and their runtime directory.

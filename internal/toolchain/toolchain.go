@@ -3,7 +3,7 @@
 // must not be seen, and which variables it needs where HOME is another.
 //
 // It looks with the ids of its caller and changes nothing. What is found is
-// opened by others, who judge it again.
+// opened by others, who judge it again. Why by PATH, and at each launch: decision 0022.
 package toolchain
 
 import (

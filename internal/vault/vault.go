@@ -198,7 +198,7 @@ func (v *Vault) makeKey(name string) (*seal.Key, error) {
 	return k, replace(v.keys, "host", k.MarshalPrivate(), true)
 }
 
-var errNotShown = errors.New("vault: the private key is root's")
+var errNotShown = errors.New("vault: the private key is root's; agentguard keys export prints the public ones")
 
 // Rotate makes a new key for the host. The log, which the old key has signed,
 // says so and is signed by the new one from then on. The old public key stays.

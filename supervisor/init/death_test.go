@@ -25,7 +25,18 @@ func TestMain(m *testing.M) {
 	if stage := os.Getenv(stageVariable); stage != "" {
 		supervise(stage)
 	}
+	if spec := os.Getenv(keepVariable); spec != "" {
+		keepSupervise(spec)
+	}
 	os.Exit(testenv.Main(m))
+}
+
+// hang waits to be killed. With a timer: where nothing else could run, Go takes an empty
+// select for a deadlock and ends the process.
+func hang() {
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 // supervise starts a run as far as stage, says the pid of PID 1, and hangs.
@@ -38,7 +49,7 @@ func supervise(stage string) {
 		err = p.Exec(commandPlan("/bin/sh", "-c", "setsid sleep 1000 & trap '' TERM HUP; echo ready; while :; do sleep 1000; done"), limit)
 	}
 	fmt.Printf("%d %v\n", p.Pid, err)
-	select {}
+	hang()
 }
 
 // Whenever the supervisor is killed, everything of the run is dead in moments:

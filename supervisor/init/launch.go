@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,6 +32,11 @@ type Config struct {
 	// exists, so that PID 1 never waits for it.
 	Guardian *Program
 
+	// Keep is for a run without a PID namespace. Its guardian makes the plan Before
+	// ahead of the command's birth: what it is to inherit, and [Keep.Adopt].
+	Keep   Keep
+	Before *Program
+
 	// Stopped is called by [Process.Wait] with the signal each time that the command
 	// was stopped (WUNTRACED of wait4(2)); nil: nobody asks.
 	Stopped func(syscall.Signal)
@@ -44,9 +51,12 @@ type Process struct {
 	Pid     int // of PID 1, in the caller's PID namespace
 	PidFD   *os.File
 	Command *os.File // pidfd of PID 2, the command; set by Locked
+	Killed  bool     // PID 1 was ended by a signal; set by Reap
 
 	control, errors, life *os.File
-	plan                  *Program
+	before, plan          *Program
+	keep                  Keep
+	urged                 sync.Once
 	stopped               func(syscall.Signal)
 }
 
@@ -81,6 +91,18 @@ func (e *StepError) Unwrap() error { return e.Errno }
 // report: it was killed from outside, or a probe met a filter that kills.
 var ErrDied = errors.New("the process died before it could start the command")
 
+// BirthError is that a process of the run's could not be made. Err is the errno; that of PID 2, which
+// PID 1 makes and has no words for, is taken to be EAGAIN: memory for a process that small is there.
+type BirthError struct {
+	What string // which process, and by which call
+	Err  error  // an errno
+}
+
+func (e *BirthError) Error() string { return e.What + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *BirthError) Unwrap() error { return e.Err }
+
 // execBase is the lowest descriptor number for the program's memfd: above
 // every number that fork's dup2 may write to.
 const execBase = 200
@@ -88,7 +110,7 @@ const execBase = 200
 // Start clones PID 1, which at once clones PID 2. It returns as soon as both
 // can exist; [Process.Locked] waits until PID 1 has given up its privileges.
 func Start(cfg Config) (*Process, error) {
-	p := &Process{stopped: cfg.Stopped}
+	p := &Process{stopped: cfg.Stopped, keep: cfg.Keep, before: cfg.Before, plan: cfg.Guardian}
 	var ctl, life *os.File // init's ends
 	var exe *os.File
 	var err error
@@ -111,14 +133,18 @@ func Start(cfg Config) (*Process, error) {
 	if exe, err = openProgram(cfg.FallbackExe); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
+	if cfg.Keep != KeepNamespace {
+		if err = send(p.life, cfg.Before); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+	}
 	if err = send(p.life, cfg.Guardian); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	files := []*os.File{cfg.Stdin, cfg.Stdout, cfg.Stderr, ctl, report, life}
 	if err = p.clone(cfg, exe, files); err != nil {
-		return nil, errors.Join(fmt.Errorf("clone3 of the run's first process: %w", err), p.Close())
+		return nil, errors.Join(&BirthError{"clone3 of the run's first process", err}, p.Close())
 	}
-	p.plan = cfg.Guardian
 	return p, nil
 }
 
@@ -132,7 +158,7 @@ func (p *Process) clone(cfg Config, exe *os.File, files []*os.File) error {
 	if cfg.Cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(cfg.Cgroup.Fd())
 	}
-	pid, err := syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", exe.Fd()), []string{"agentguard-init"}, attr)
+	pid, err := syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", exe.Fd()), cfg.Keep.argv(), attr)
 	runtime.KeepAlive(cfg.Cgroup) // a collected File would close the descriptor under clone3
 	runtime.KeepAlive(files)
 	runtime.KeepAlive(exe)
@@ -156,6 +182,8 @@ func (p *Process) Locked(limit time.Duration) error {
 	for {
 		m, fd, err := p.receive()
 		switch {
+		case (err == io.EOF || errors.Is(err, unix.ECONNRESET)) && p.Command == nil:
+			return &BirthError{"clone of the run's second process by the first, which has ended", unix.EAGAIN}
 		case err == io.EOF:
 			return ErrDied
 		case err != nil:
@@ -167,13 +195,35 @@ func (p *Process) Locked(limit time.Duration) error {
 			continue
 		case m.kind == msgLocked && p.Command != nil:
 			return p.life.SetReadDeadline(time.Time{})
-		case m.kind == msgFail && m.detail[0] < uint64(len(p.plan.Steps)):
-			return &StepError{Step: p.plan.Steps[m.detail[0]], Errno: syscall.Errno(-m.value), Who: "pid 1"}
+		case m.kind == msgFail:
+			return p.guardianError(m)
 		case m.kind == msgExit:
 			return ErrDied
 		}
 		return fmt.Errorf("PID 1 sent message %d out of order", m.kind)
 	}
+}
+
+// guardianError says which call of the guardian's plans has failed.
+func (p *Process) guardianError(m message) error {
+	plan := p.plan
+	if m.detail[1] == 1 {
+		plan = p.before
+		if m.detail[0] == math.MaxUint32 {
+			return errors.New("the guardian could send signals outside of the run: its Landlock domain does not bite")
+		}
+	}
+	if m.detail[0] >= uint64(len(plan.Steps)) {
+		return fmt.Errorf("PID 1 failed at a call %d that no plan of its has", m.detail[0])
+	}
+	return &StepError{Step: plan.Steps[m.detail[0]], Errno: syscall.Errno(-m.value), Who: "pid 1"}
+}
+
+// Alive reports whether PID 1 and PID 2 are there.
+func (p *Process) Alive() bool {
+	fds := []unix.PollFd{{Fd: int32(p.PidFD.Fd()), Events: unix.POLLIN}, {Fd: int32(p.Command.Fd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0) // a pidfd can be read from when its process has ended (pidfd_open(2))
+	return n == 0 && err == nil
 }
 
 // Exec sends the command's plan and waits for execve. It returns nil when the
@@ -246,17 +296,22 @@ func (p *Process) Reap() error {
 		return nil
 	}
 	for {
-		_, err := syscall.Wait4(p.Pid, nil, 0, nil)
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(p.Pid, &status, 0, nil)
 		if err == syscall.EINTR {
 			continue
 		}
-		p.Pid = 0
+		p.Pid, p.Killed = 0, err == nil && status.Signaled()
 		return err
 	}
 }
 
-// Kill sends SIGKILL to PID 1, and so ends its PID namespace, wherever PID 1 is.
+// Kill sends SIGKILL to PID 1, and so ends its PID namespace, wherever PID 1 is. A
+// guardian that is no PID 1 does the killing itself, when it is told to: [Process.Hangup].
 func (p *Process) Kill() error {
+	if p.keep != KeepNamespace {
+		return errors.Join(p.Hangup(), p.urge())
+	}
 	if p.PidFD == nil {
 		return nil
 	}
@@ -267,7 +322,7 @@ func (p *Process) Kill() error {
 }
 
 // Hangup closes the lifeline: PID 1 exits, and the kernel kills the rest of
-// the PID namespace.
+// the PID namespace. Without one the guardian does, and exits when nobody is left.
 func (p *Process) Hangup() error {
 	if err := closeFile(p.life); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err

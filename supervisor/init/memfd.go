@@ -42,6 +42,9 @@ func openProgram(fallback string) (*os.File, error) {
 	}
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, execBase)
+	if err == unix.EINVAL { // of a number beyond RLIMIT_NOFILE (fcntl(2)); the other call that has it says this
+		err = unix.EMFILE
+	}
 	if err != nil {
 		return nil, os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
 	}

@@ -116,7 +116,7 @@ func TestWireConstants(t *testing.T) {
 		"ARG_VALUE": uint64(argValue), "ARG_DATA": uint64(argData), "ARG_FD": uint64(argFD), "ARG_SAVED": uint64(argSaved),
 		"STEP_EXEC": stepExec, "STEP_IGNORE": stepIgnore, "STEP_READY": stepReady,
 		"REPORT_FAIL": reportFail, "REPORT_READY": reportReady,
-		"MSG_CHILD": msgChild, "MSG_LOCKED": msgLocked, "MSG_EXIT": msgExit, "MSG_FAIL": msgFail,
+		"CHILDREN_FD": childrenFD, "MSG_CHILD": msgChild, "MSG_LOCKED": msgLocked, "MSG_EXIT": msgExit, "MSG_FAIL": msgFail,
 	} {
 		if n, ok := got[name]; !ok || n != want {
 			t.Errorf("init.c has %s %#x (%v), Go %#x", name, n, ok, want)

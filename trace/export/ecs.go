@@ -98,8 +98,10 @@ func (x *exporter) ecsClass(d doc, e *trace.Event) {
 	d.put("event.category", category)
 	d.put("event.type", typ)
 	switch {
-	case e.Errno != 0 || e.Denied():
+	case failed(e):
 		d.put("event.outcome", "failure")
+	case unsettled(e):
+		d.put("event.outcome", "unknown")
 	case e.Proc.Pid != 0:
 		d.put("event.outcome", "success")
 	}
@@ -142,7 +144,9 @@ func (x *exporter) ecsProcess(d doc, e *trace.Event) {
 		d.put("process.env_vars", texts(e.Env))
 		d.put("process.hash.sha256", e.SHA256)
 	case trace.KindExit:
-		d.put("process.exit_code", int64(e.ExitCode))
+		if e.ExitCode != trace.ExitUnknown {
+			d.put("process.exit_code", int64(e.ExitCode))
+		}
 		d.put("process.end", d["@timestamp"])
 	}
 }

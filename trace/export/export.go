@@ -75,7 +75,7 @@ const maxCommand = 8000
 
 func (x *exporter) write(w io.Writer, e *trace.Event, format string) error {
 	if e.Kind == trace.KindStart {
-		x.start = trace.Event{Run: e.Run, BootID: e.BootID, Tool: e.Tool, Kernel: e.Kernel, Tier: e.Tier}
+		x.start = trace.Event{Run: e.Run, BootID: e.BootID, Tool: e.Tool, Kernel: e.Kernel, Tier: e.Tier, Degraded: slices.Clone(e.Degraded)}
 	}
 	x.remember(e)
 	d := x.ocsf(e)
@@ -91,6 +91,23 @@ func (x *exporter) write(w io.Writer, e *trace.Event, format string) error {
 	}
 	_, err = w.Write(append(trace.EscapeJSON(b), '\n'))
 	return err
+}
+
+// failed reports whether the act did not come to be.
+func failed(e *trace.Event) bool {
+	return e.Errno != 0 || e.Denied() || e.Kind == trace.KindExecFail
+}
+
+// unsettled reports whether the record does not say what came of an act: one of a
+// command's filter (docs/record.md) says only what was asked for.
+func unsettled(e *trace.Event) bool {
+	switch e.Kind {
+	case trace.KindConnect, trace.KindBind, trace.KindSend:
+		return e.Syscall != "" && e.Verdict == "" && e.Errno == 0
+	case trace.KindExec:
+		return e.Syscall != ""
+	}
+	return false
 }
 
 // remember notes what runs in a process; a child begins as its parent is.
@@ -253,5 +270,8 @@ func (x *exporter) restOfRun(d doc, e *trace.Event) {
 	if e.Kind == trace.KindStart {
 		d.put("tier", e.Tier)
 		d.put("plan_sha256", e.PlanSHA256)
+	}
+	if e.Kind == trace.KindStart || e.Kind == trace.KindSummary { // who reads the one may not have the other
+		d.put("degraded", x.start.Degraded)
 	}
 }

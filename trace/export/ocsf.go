@@ -133,11 +133,13 @@ func severity(e *trace.Event) int {
 
 func ocsfStatus(d doc, e *trace.Event) {
 	switch {
-	case e.Errno != 0 || e.Denied():
+	case failed(e):
 		d["status_id"] = 2 // Failure
 		if e.Errno != 0 {
 			d.put("status_code", trace.ErrnoName(e.Errno))
 		}
+	case unsettled(e):
+		d["status_id"] = 0 // Unknown
 	case e.Proc.Pid != 0:
 		d["status_id"] = 1 // Success
 	}
@@ -260,7 +262,9 @@ func (x *exporter) launched(d doc, e *trace.Event, p string) {
 	case trace.KindExecFail: // what would have run
 		process.put("file", fileOf(p, "", 0))
 	case trace.KindExit:
-		d["exit_code"] = e.ExitCode
+		if e.ExitCode != trace.ExitUnknown {
+			d["exit_code"] = e.ExitCode
+		}
 		process["terminated_time"] = e.Wall / 1e6
 	}
 	d.put("process", process)

@@ -162,9 +162,13 @@ func names(e *trace.Event, v *value) {
 	v.there = len(v.list) > 0
 }
 
-func findings(e *trace.Event, v *value) {
+func findings(e *trace.Event, v *value) { v.setTexts(e.Findings) }
+
+func degraded(e *trace.Event, v *value) { v.setTexts(e.Degraded) }
+
+func (v *value) setTexts(list []string) {
 	v.list = v.list[:0]
-	for _, s := range e.Findings {
+	for _, s := range list {
 		v.list = append(v.list, []byte(s))
 	}
 	v.there = len(v.list) > 0

@@ -1,7 +1,6 @@
 package query
 
 import (
-	stdflag "flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,10 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/trace"
 )
-
-var update = stdflag.Bool("update", false, "rewrite golden files")
 
 // sample is a record with much in it.
 func sample() *trace.Event {
@@ -133,19 +131,7 @@ func TestErrors(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "%s\n\n", err)
 	}
-	const file = "testdata/errors.golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), b.String()); d != "" {
-		t.Errorf("%s differs (-update rewrites it), -want +got:\n%s", file, d)
-	}
+	testenv.Golden(t, "errors.golden", []byte(b.String()))
 }
 
 // TestFieldsAreThoseOfTheRecord holds the table and docs/record.md together.

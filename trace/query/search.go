@@ -3,6 +3,7 @@ package query
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -26,7 +27,8 @@ type Search struct {
 	sum        trace.Event // reused
 	out        *bufio.Writer
 	runs, read int
-	broken     int // records that are not complete
+	broken     int             // records that are not complete
+	worst      trace.Judgement // of all: Degraded where none of them is worse; empty: all are complete
 	matches    uint64
 	printed    uint64
 }
@@ -52,9 +54,7 @@ func (s *Search) Record(id string, r Record, size int64) error {
 	s.runs++
 	sum := &s.sum
 	if s.in.Last(r, size, sum) && s.Query.Skip(sum) {
-		if sum.Lost > 0 || len(sum.Findings) > 0 {
-			s.broken++
-		}
+		s.judged(s.unread(r, size))
 		return nil
 	}
 	s.read++
@@ -65,9 +65,8 @@ func (s *Search) Record(id string, r Record, size int64) error {
 	if err := p.run(r); err != nil {
 		return err
 	}
-	if j, _ := in.Report().Judge(); j != trace.Complete {
-		s.broken++
-	}
+	j, _ := in.Report().Judge()
+	s.judged(j)
 	s.matches += p.matches
 	if err := s.head(id, in.Report(), p.matches); err != nil {
 		return err
@@ -78,6 +77,32 @@ func (s *Search) Record(id string, r Record, size int64) error {
 		return err
 	}
 	return s.again(id, r, in.Report().LastSeq)
+}
+
+// unread judges a record by its summary, which is in s.sum, and by its start.
+func (s *Search) unread(r Record, size int64) trace.Judgement {
+	switch {
+	case s.sum.Lost > 0 || len(s.sum.Findings) > 0:
+		return trace.Incomplete
+	case !s.in.First(r, size, &s.sum) || s.sum.Kind != trace.KindStart:
+		return trace.Incomplete
+	case len(s.sum.Degraded) > 0:
+		return trace.Degraded
+	}
+	return trace.Complete
+}
+
+// judged counts a record in.
+func (s *Search) judged(j trace.Judgement) {
+	switch {
+	case j == trace.Complete:
+		return
+	case j != trace.Degraded:
+		s.worst = trace.Incomplete
+	case s.worst == "":
+		s.worst = trace.Degraded
+	}
+	s.broken++
 }
 
 // open makes what all records share.
@@ -167,13 +192,11 @@ func (p *pass) record(e *trace.Event) error {
 }
 
 // Close prints what is known only at the end, and returns the judgement of all
-// records together: Complete when each of them is.
+// records together: Complete when each of them is, Degraded when none is worse than
+// that, else Incomplete.
 func (s *Search) Close() (trace.Judgement, error) {
 	s.open()
-	j := trace.Complete
-	if s.broken > 0 {
-		j = trace.Incomplete
-	}
+	j := cmp.Or(s.worst, trace.Complete)
 	switch {
 	case len(s.CountBy) > 0:
 		s.count(j)

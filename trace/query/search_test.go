@@ -111,6 +111,42 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// TestSearchDegraded asks records that say at their start what their runs lacked:
+// they are not complete, be they read or not, and incomplete only beside one that is.
+func TestSearchDegraded(t *testing.T) {
+	degraded := func() *bytes.Reader {
+		var b bytes.Buffer
+		w := trace.NewWriter(&b, trace.Options{BootID: "1a2b3c4d", Mono: 1e9})
+		// The start is longer than what is read of it at first.
+		lacks := []string{"record: no files", strings.Repeat("x", 5000)}
+		for _, e := range []*trace.Event{{Kind: trace.KindStart, Run: "r", Degraded: lacks}, {Kind: trace.KindExec, Phase: trace.PhaseCommand, Path: []byte("/bin/sh")}} {
+			if err := w.Append(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(&trace.Event{Mono: 2e9, Counts: []trace.Count{{Name: "denied"}}}); err != nil {
+			t.Fatal(err)
+		}
+		return bytes.NewReader(b.Bytes())
+	}
+	tests := []struct {
+		expr, want string
+		recs       []*bytes.Reader
+		verdict    trace.Judgement
+	}{
+		{"kind = open", "record    degraded, 1 run, 1 of them not complete, 0 matches; the counts in their summaries rule out 1\n", []*bytes.Reader{degraded()}, trace.Degraded},
+		{"kind = connect", "record    degraded, 2 runs, 1 of them not complete, 0 matches; the counts in their summaries rule out 2\n", []*bytes.Reader{record(t, 1, false), degraded()}, trace.Degraded},
+		{"kind = exec", "record    degraded, 2 runs, 2 of them not complete, 2 matches\n        2  /bin/sh\n", []*bytes.Reader{degraded(), degraded()}, trace.Degraded},
+		{"kind = exec", "record    incomplete, 3 runs, 3 of them not complete, 3 matches\n        3  /bin/sh\n", []*bytes.Reader{degraded(), record(t, 1, true), degraded()}, trace.Incomplete},
+	}
+	for _, tt := range tests {
+		got, j := ask(t, Search{CountBy: []string{"path"}}, tt.expr, tt.recs...)
+		if got != tt.want || j != tt.verdict {
+			t.Errorf("%s: %s, want %s\n%swant\n%s", tt.expr, j, tt.verdict, got, tt.want)
+		}
+	}
+}
+
 func TestSearchJSON(t *testing.T) {
 	got, j := ask(t, Search{JSON: true}, "kind = exec", record(t, 3, true))
 	if !strings.HasPrefix(got, `{"run_id":"run0","v":1,"seq":2,`) || !strings.HasSuffix(got, "WARNING the record of run0 is unsealed: no summary: the run is live, or agentguard was killed; the last line is torn\n") {

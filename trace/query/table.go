@@ -132,6 +132,7 @@ var fields = sync.OnceValue(func() []field {
 		str("kernel", func(e *trace.Event) string { return e.Kernel }),
 		str("tier", func(e *trace.Event) string { return e.Tier }),
 		str("plan_sha256", func(e *trace.Event) string { return e.PlanSHA256 }),
+		{"degraded", List, degraded, nil},
 		str("text", func(e *trace.Event) string { return e.Text }),
 		num("records", Number, func(e *trace.Event) uint64 { return e.Records }),
 		num("lost", Number, func(e *trace.Event) uint64 { return e.Lost }),

@@ -8,7 +8,7 @@
 // as long as the run; the host's key certifies it. The host's log, another tree,
 // has a leaf for each start and each seal, so that a run that is gone is missed.
 //
-// The formats are in docs/record.md. Everything here works on any system, with
+// The formats are in docs/seal.md. Everything here works on any system, with
 // the host's public key alone. Every parser takes bytes from whoever may have
 // altered the record.
 package seal

@@ -33,7 +33,7 @@ func (f Fault) String() string {
 // Report is what Verify found.
 type Report struct {
 	Run     string          `json:"run,omitempty"` // id, where something signed says it
-	Verdict trace.Judgement `json:"verdict"`       // complete, incomplete, unsealed or altered
+	Verdict trace.Judgement `json:"verdict"`       // complete, degraded, incomplete, unsealed or altered
 	State   string          `json:"state,omitempty"`
 	SignBy  string          `json:"key,omitempty"` // the host's key that vouches for it
 	Faults  []Fault         `json:"faults,omitempty"`

@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,10 +15,9 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/trace"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 const (
 	testRun  = "20261129-163624-7f3k2q"
@@ -329,19 +327,7 @@ func TestGolden(t *testing.T) {
 	m["proof.json"] = &fstest.MapFile{Data: proof}
 	delete(m, TraceFile) // the schema of records has golden files of its own
 	for name, f := range m {
-		path := "testdata/golden/" + name
-		if *update {
-			if err := os.MkdirAll("testdata/golden", 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, f.Data, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil || !bytes.Equal(want, f.Data) {
-			t.Errorf("%s differs from its golden file (-update writes it): %v", name, err)
-		}
+		testenv.Golden(t, "golden/"+name, f.Data)
 	}
 	text, err := os.ReadFile("testdata/golden/" + SealFile)
 	if err != nil {

@@ -67,7 +67,7 @@ type Predicate struct {
 	HostLog     *Place `json:"host_log,omitempty"`
 	AnchorError string `json:"anchor_error,omitempty"` // why checkpoints did not reach every anchor
 
-	Verdict  trace.Judgement   `json:"verdict"` // trace.Complete or trace.Incomplete
+	Verdict  trace.Judgement   `json:"verdict"` // trace.Complete, trace.Degraded or trace.Incomplete
 	Lost     uint64            `json:"lost"`
 	Losses   []Loss            `json:"losses,omitempty"`
 	Findings []string          `json:"findings,omitempty"`
@@ -75,7 +75,7 @@ type Predicate struct {
 
 	PlanSHA256 string `json:"plan_sha256"`      // of plan.json, lower-case hex
 	Status     int    `json:"status"`           // exit status of agentguard exec
-	Reason     string `json:"reason"`           // why the run ended, as in docs/record.md
+	Reason     string `json:"reason"`           // why the run ended, as in docs/result.md
 	Signal     string `json:"signal,omitempty"` // name of the signal that ended the command
 	Usage      Usage  `json:"usage"`
 }

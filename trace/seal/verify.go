@@ -71,8 +71,8 @@ func (v *verifier) sealed(text []byte) error {
 	r := v.report
 	r.Statement, r.Run, r.State, r.Why = s, p.Run, p.State, why(p)
 	r.Verdict = trace.Incomplete
-	if p.Verdict == trace.Complete && p.State == Sealed {
-		r.Verdict = trace.Complete
+	if p.State == Sealed && (p.Verdict == trace.Complete || p.Verdict == trace.Degraded) {
+		r.Verdict = p.Verdict
 	}
 	r.SignBy = signedBy(text, p)
 	if err := v.record(); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -38,6 +38,8 @@ var decisions = []decision{
 	{"unshare", "unshareRule", "it may not make namespaces (CLONE_NEW*)"},
 	{"socket socketpair", "socketRule", "it may make UNIX, TCP, UDP and NETLINK_ROUTE sockets only"},
 	{"ioctl", "ioctlRule", "it may not type into a terminal or change its line discipline (TIOCSTI, TIOCLINUX, TIOCSETD), nor take room but by fallocate (FS_IOC_RESVSP, FS_IOC_ZERO_RANGE)"},
+	{"fcntl", "fcntlRule", "it may not take leases on files (F_SETLEASE, F_SETDELEG): whoever opens one waits for the holder, outside too"},
+	{"shmat", "shmatRule", "it may not attach shared memory to execute what is in it (SHM_EXEC), which is no mapping that the record tells"},
 	{"personality", "personalityRule", "it may set Linux personalities and ADDR_NO_RANDOMIZE only"},
 	{"chmod fchmod mkdir mknod creat", "modeRule1", "it may not set set-user-id or set-group-id bits"},
 	{"fchmodat fchmodat2 mkdirat mknodat", "modeRule2", "it may not set set-user-id or set-group-id bits"},

@@ -28,8 +28,18 @@
 //	  <-- STOP signal, each time that the command is stopped
 //	  <-- EXIT status, rusage   exit: the kernel kills the rest
 //
-// With one argument or more there is no run, no PID 1 and no report: the process
-// makes the calls of one plan from descriptor 3 and leaves (will.go).
+// The first letter of an argument says what else the process is:
+//
+//	l  no run, no PID 1 and no report: it makes the calls of one plan from
+//	   descriptor 3 and leaves (will.go)
+//	e  a supervisor without root, which moves into namespaces of its own (enter.go)
+//	s  a guardian that is no PID 1, since there is no PID namespace (keep.go). A plan
+//	   of its own comes first, and is made before the command is born: the guardian
+//	   adopts orphans, and has entered a Landlock domain that lets no signal out.
+//	   The command is born into it, so that kill(-1) reaches all of the run and
+//	   nobody else
+//	c  the same without the domain, before Linux 6.12: CHILDREN_FD is the list of its
+//	   children, which are killed until none is left. The command could kill it first.
 //
 // Built by the clang that builds the BPF objects, for amd64 and arm64
 // (`make generate`); both binaries are committed and reproduced in CI.
@@ -45,7 +55,8 @@ typedef long s64;
 #if defined(__x86_64__)
 enum { NR_close = 3, NR_mmap = 9, NR_rt_sigprocmask = 14, NR_sendmsg = 46, NR_recvmsg = 47, NR_clone = 56,
        NR_wait4 = 61, NR_exit_group = 231, NR_ppoll = 271, NR_signalfd4 = 289, NR_close_range = 436,
-       NR_read = 0, NR_write = 1 };
+       NR_read = 0, NR_write = 1, NR_setsid = 112, NR_prctl = 157, NR_statx = 332,
+       NR_pread64 = 17, NR_kill = 62, NR_getppid = 110, NR_getpgid = 121 };
 static inline s64 call6(s64 nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 	register u64 r10 __asm__("r10") = d;
 	register u64 r8 __asm__("r8") = e;
@@ -55,11 +66,12 @@ static inline s64 call6(s64 nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 			 : "rcx", "r11", "memory");
 	return ret;
 }
-__asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov (%rsp),%rdi\n\tand $-16,%rsp\n\tcall run\n\tud2\n");
+__asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov %rsp,%rdi\n\tand $-16,%rsp\n\tcall run\n\tud2\n");
 #elif defined(__aarch64__)
 enum { NR_close = 57, NR_mmap = 222, NR_rt_sigprocmask = 135, NR_sendmsg = 211, NR_recvmsg = 212, NR_clone = 220,
        NR_wait4 = 260, NR_exit_group = 94, NR_ppoll = 73, NR_signalfd4 = 74, NR_close_range = 436,
-       NR_read = 63, NR_write = 64 };
+       NR_read = 63, NR_write = 64, NR_setsid = 157, NR_prctl = 167, NR_statx = 291,
+       NR_pread64 = 67, NR_kill = 129, NR_getppid = 173, NR_getpgid = 155 };
 static inline s64 call6(s64 nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 	register u64 x8 __asm__("x8") = nr;
 	register u64 x0 __asm__("x0") = a;
@@ -71,7 +83,7 @@ static inline s64 call6(s64 nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
 	return x0;
 }
-__asm__(".globl _start\n_start:\n\tldr x0,[sp]\n\tmov x29,#0\n\tmov x30,#0\n\tbl run\n\tbrk #1\n");
+__asm__(".globl _start\n_start:\n\tmov x0,sp\n\tmov x29,#0\n\tmov x30,#0\n\tbl run\n\tbrk #1\n");
 #else
 #error "agentguard-init is built for amd64 and arm64"
 #endif
@@ -80,6 +92,7 @@ __asm__(".globl _start\n_start:\n\tldr x0,[sp]\n\tmov x29,#0\n\tmov x30,#0\n\tbl
 #define PLAN_MAGIC 0x4147504cU // "AGPL" read as a little-endian word: agentguard plan
 #define MAX_FDS 250            // below SCM_MAX_FD (253)
 #define NO_SAVE 0xffffffffU
+#define CHILDREN_FD 199        // of a guardian that was started with "c"
 
 enum { ARG_VALUE, ARG_DATA, ARG_FD, ARG_SAVED };         // how an argument is filled in
 enum { STEP_EXEC = 1, STEP_IGNORE = 2, STEP_READY = 4 }; // step flags
@@ -123,6 +136,7 @@ struct pollfd { s32 fd; s16 events, revents; };
 struct rusage { s64 utime[2], stime[2], rest[14]; };
 
 static s32 fds[MAX_FDS]; // descriptors that came with the plan, in its order
+static u8 keep;          // 's' or 'c': a guardian without a PID namespace
 
 void *memset(void *p, int c, u64 n) {
 	for (u64 i = 0; i < n; i++)
@@ -132,7 +146,11 @@ void *memset(void *p, int c, u64 n) {
 
 static s64 call(s64 nr, u64 a, u64 b, u64 c) { return call6(nr, a, b, c, 0, 0, 0); }
 
+#include "keep.h" // slay
+
 static __attribute__((noreturn)) void quit(int status) {
+	if (keep)
+		slay();
 	for (;;)
 		call(NR_exit_group, status, 0, 0);
 }
@@ -147,7 +165,7 @@ static struct plan *receive(int sock) {
 	u32 hello[2];
 	struct iovec iov = { hello, sizeof(hello) };
 	struct msghdr m = { 0, 0, &iov, 1, &c, sizeof(c), 0 };
-	s64 n = call(NR_recvmsg, sock, (u64)&m, 0);
+	s64 n = call(NR_recvmsg, sock, (u64)&m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
 	if (n != sizeof(hello) || hello[0] != PLAN_MAGIC || m.flags & 0x28 /* MSG_CTRUNC | MSG_TRUNC */)
 		quit(1);
 	if (m.controllen < sizeof(struct cmsghdr) || c.h.level != 1 /* SOL_SOCKET */ || c.h.type != 1 /* SCM_RIGHTS */)
@@ -237,6 +255,7 @@ static s64 run_steps(struct plan *p, u32 *where) {
 
 static __attribute__((noreturn)) void command(void) {
 	u32 where = 0;
+	keep = 0;
 	call(NR_close, 5, 0, 0);
 	struct plan *p = receive(3);
 	call(NR_close, 3, 0, 0);
@@ -286,9 +305,9 @@ static int reap(s32 command_pid) {
 }
 
 static __attribute__((noreturn)) void guardian(s32 pid, s32 pidfd) {
-	u64 chld = 1UL << 16; // SIGCHLD
+	u64 chld = 1UL << 16, block = keep ? ~0UL : chld; // SIGCHLD; PID 1 need not block what would end it
 	u32 where = 0;
-	call6(NR_rt_sigprocmask, 0 /* SIG_BLOCK */, (u64)&chld, 0, 8, 0, 0);
+	call6(NR_rt_sigprocmask, 0 /* SIG_BLOCK */, (u64)&block, 0, 8, 0, 0);
 	s64 sfd = call6(NR_signalfd4, -1, (u64)&chld, 8, 04000 /* SFD_NONBLOCK */, 0, 0);
 	if (sfd < 0)
 		quit(1);
@@ -323,11 +342,40 @@ static __attribute__((noreturn)) void list(void) {
 	quit(0);
 }
 
-__attribute__((noreturn)) void run(u64 argc) {
+#include "enter.h" // a supervisor moves into namespaces
+
+// ---- a run without a PID namespace -----------------------------------------------
+
+// before makes the plan of a guardian without a PID namespace. It must never say
+// kill(-1) outside of a domain that keeps it in: our parent is somebody whom we could
+// signal, but for that domain.
+static void before(u8 how) {
+	u32 where = 0;
+	s64 err = run_steps(receive(5), &where);
+	s64 parent = call(NR_getppid, 0, 0, 0);
+	if (err == 0 && how == 's' && (parent <= 0 || call(NR_kill, parent, 0, 0) != -1 /* EPERM */)) {
+		where = ~0U; // no call of the plan
+		err = -34;   // ERANGE, as of a probe
+	}
+	if (err != 0) {
+		receive(5); // the other plan, or the supervisor would hear of it and not of us (ECONNRESET)
+		tell(MSG_FAIL, err, where, 1, -1);
+		quit(1);
+	}
+	keep = how;
+}
+
+__attribute__((noreturn)) void run(u64 *sp) { // argc, argv (the System V and AArch64 ABIs)
 	s32 pidfd = -1;
-	if (argc > 1)
+	char **argv = (char **)(sp + 1);
+	u8 how = sp[0] > 1 ? argv[1][0] : 0;
+	if (how == 'e')
+		enter(number(argv[2]), number(argv[3]));
+	if (how == 'l')
 		list();
 	call(NR_close_range, 6, ~0U, 0); // whatever the caller leaked past close-on-exec
+	if (how)
+		before(how);
 	// CLONE_PIDFD: the descriptor is stored where the third argument points, on both architectures.
 	s64 pid = call6(NR_clone, 0x1000 /* CLONE_PIDFD */ | 17 /* SIGCHLD */, 0, (u64)&pidfd, 0, 0, 0);
 	if (pid < 0)

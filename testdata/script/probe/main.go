@@ -4,12 +4,18 @@
 //	probe calls            calls that the filter refuses
 //	probe sockets          socket families and protocols
 //	probe caps             capability sets, securebits, no_new_privs
+//	probe first            what a process of its own user could do to PID 1
 //	probe fds              open descriptors, one a line
 //	probe connect NET ADDR as net.Dial: tcp, udp, unix, @ for abstract names
 //	probe serve NET ADDR   listens, prints "ready", accepts one connection, says hello
 //	probe forge ADDR TOKEN is a forge's API: see forge.go
 //	probe hog SIZE [SECS]  touches SIZE MiB of memory and holds it
 //	probe threads N        starts N threads that stay
+//	probe reach ...        what is the user's outside of a run: see reach.go
+//	probe attributes FILE  changes what its owner may, by a descriptor for reading: see attributes.go
+//	probe victim           is a process that others may do things to: see victim.go
+//	probe hide             does not want to be seen: see hide.go
+//	probe confined HOW ARG... runs a program where no user namespace is to be had: see victim.go
 package main
 
 import (
@@ -38,6 +44,8 @@ func main() {
 		sockets()
 	case "caps":
 		caps()
+	case "first":
+		first()
 	case "fds":
 		fds()
 	case "connect":
@@ -53,6 +61,16 @@ func main() {
 		threads(number(args[0]))
 	case "forge":
 		forge(args[0], args[1])
+	case "reach":
+		reach(args[0], args[1], args[2], args[3], args[4], args[5], args[6])
+	case "attributes":
+		attributes(args[0])
+	case "victim":
+		victim(args[0], args[1], args[2])
+	case "confined":
+		confined(args[0], args[1:])
+	case "hide":
+		hide()
 	case "refused":
 		refused(args[0], number(args[1]))
 	default:
@@ -147,6 +165,8 @@ func calls() {
 		{"ioctl(TIOCSTI)", unix.SYS_IOCTL, [6]uintptr{0, unix.TIOCSTI, s}},
 		{"ioctl(TIOCLINUX)", unix.SYS_IOCTL, [6]uintptr{0, 0x541C, b}},
 		{"ioctl(TIOCSTI, high bits)", unix.SYS_IOCTL, [6]uintptr{0, 1<<32 | unix.TIOCSTI, s}},
+		{"fcntl(F_SETLEASE)", unix.SYS_FCNTL, [6]uintptr{0, unix.F_SETLEASE, unix.F_RDLCK}},
+		{"fcntl(F_SETDELEG)", unix.SYS_FCNTL, [6]uintptr{0, unix.F_SETDELEG, b}},
 		{"ioctl(TCGETS)", unix.SYS_IOCTL, [6]uintptr{0, unix.TCGETS, b}},
 		{"unknown(9999)", 9999, [6]uintptr{}},
 	} {
