@@ -99,7 +99,7 @@ func (r *recorder) fill(b *bpf.Event) bool {
 		e.Kind = trace.KindFork
 		e.Child = trace.Proc{Pid: b.Fork.TGID, Tid: b.Fork.TID, NSPid: b.Fork.NSPID, Start: b.Fork.Start}
 	case bpf.Exit:
-		r.repeats.leave(b.TGID, r.writeRepeat)
+		r.repeats.end(b.TGID, b.Start, r.writeRepeat)
 		r.exit(b)
 	case bpf.ExecFail:
 		r.call(b, trace.KindExecFail)

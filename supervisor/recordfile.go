@@ -65,9 +65,11 @@ func (r *recorder) anonymous(b *bpf.Event) {
 
 const noSlot = 255 // bpf.FileInfo.Slot of a file that is not counted again
 
+const slotted = 's' // begins the keys of what threads have in their slots
+
 // slotKey names what a thread has in one of its slots.
 func (r *recorder) slotKey(b *bpf.Event) []byte {
-	r.key = append(r.key[:0], 's', b.File.Slot)
+	r.key = append(r.key[:0], slotted, b.File.Slot)
 	r.key = binary.LittleEndian.AppendUint32(r.key, b.TID)
 	return r.key
 }

@@ -76,7 +76,8 @@ func TestRecordFile(t *testing.T) {
 
 const bpfNoSlot = 255
 
-// A count says what the act says that it counts, and leaves with its process.
+// A count says what the act says that it counts. A thread that was interrupted on
+// its way out tells its counts after the end of its process.
 func TestRecordRepeats(t *testing.T) {
 	again := func(pid uint32, p string, slot uint8, n uint64) bpf.Event {
 		b := fileEvent(pid, p, slot)
@@ -87,14 +88,14 @@ func TestRecordRepeats(t *testing.T) {
 	list, r := record(t, recordPlan(),
 		fileEvent(1, "/srv/ws/a", 0), fileEvent(2, "/srv/ws/other", 0), fileEvent(1, "/srv/ws/bb", 1),
 		again(1, "/srv/ws/a", 0, 7), fileEvent(1, "/srv/ws/ccc", 0), again(1, "/srv/ws/ccc", 0, 1), again(1, "/srv/ws/bb", 1, 2),
-		exit, again(1, "/srv/ws/a", 0, 3), again(2, "/srv/ws/other", 0, 4))
+		exit, again(1, "/srv/ws/ccc", 0, 3), again(1, "/srv/ws/unknown", 5, 6), again(2, "/srv/ws/other", 0, 4))
 	var got []string
 	for _, e := range list {
 		if e.Count > 0 {
 			got = append(got, fmt.Sprint(string(e.Path), " ", e.Count, " ", e.Kind, " ", e.Syscall, " ", e.Access, " ", e.Ino))
 		}
 	}
-	want := []string{"/srv/ws/a 7 open openat r 9", "/srv/ws/ccc 1 open openat r 11", "/srv/ws/bb 2 open openat r 10", " 3 open  r 9", "/srv/ws/other 4 open openat r 13"}
+	want := []string{"/srv/ws/a 7 open openat r 9", "/srv/ws/ccc 1 open openat r 11", "/srv/ws/bb 2 open openat r 10", "/srv/ws/ccc 3 open openat r 11", " 6 open  r 15", "/srv/ws/other 4 open openat r 13"}
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
@@ -150,7 +151,10 @@ func TestRepeatsOfReusedThread(t *testing.T) {
 		pid  uint32
 		acts int
 	}{{1, 2}, {3, 2}, {2, 0}} {
-		must(t, r.event(&bpf.Event{Type: bpf.Exit, Phase: bpf.Command, TGID: left.pid, TID: left.pid}))
+		must(t, r.event(&bpf.Event{Type: bpf.Exit, Phase: bpf.Command, TGID: left.pid, TID: left.pid, Start: fileEvent(left.pid, "/", 0).Start}))
+		for len(r.repeats.ended) > 0 {
+			r.repeats.forgetEnded(r.writeRepeat)
+		}
 		if len(r.repeats.at) != left.acts {
 			t.Errorf("%d acts are left after process %d, want %d", len(r.repeats.at), left.pid, left.acts)
 		}
@@ -176,6 +180,48 @@ func TestRepeatsAreBounded(t *testing.T) {
 	}
 	if acts != n+n/2 || len(r.repeats.list) != maxRepeats || len(r.repeats.at) != 0 {
 		t.Errorf("%d acts of %d, table of %d", acts, n+n/2, len(r.repeats.list))
+	}
+}
+
+// Of processes that have ended, what their threads had is kept for a while: of
+// some, and never in the way of those that live or have their numbers now.
+func TestRepeatsOfEndedProcesses(t *testing.T) {
+	r := &recorder{plan: recordPlan(), w: trace.NewWriter(io.Discard, trace.Options{})}
+	open := func(pid uint32, start uint64, slot uint8) {
+		ev := fileEvent(pid, "/srv/ws/a", slot)
+		ev.Start = start
+		must(t, r.event(&ev))
+	}
+	end := func(pid uint32, start uint64) {
+		must(t, r.event(&bpf.Event{Type: bpf.Exit, Phase: bpf.Command, TGID: pid, TID: pid, Start: start}))
+	}
+	known := func(pid uint32, slot uint8) bool {
+		ev := fileEvent(pid, "/srv/ws/a", slot)
+		return r.repeats.find(r.slotKey(&ev)) != nil
+	}
+	open(1, 1, 0)
+	open(1, 1, 1)
+	end(1, 1)
+	open(1, 2, 1) // the number is another process's now
+	for pid := uint32(10); pid < 10+maxEnded; pid++ {
+		if !known(1, 0) {
+			t.Fatalf("forgotten when process %d ended", pid)
+		}
+		open(pid, 5, 0)
+		end(pid, 5)
+	}
+	if known(1, 0) || !known(1, 1) || !known(11, 0) {
+		t.Errorf("known: %v %v %v, want that of the ended one forgotten alone", known(1, 0), known(1, 1), known(11, 0))
+	}
+	end(11, 6) // nothing of it is there: no place is taken
+	if n := len(r.repeats.ended); n != maxEnded {
+		t.Errorf("%d processes are remembered, want %d", n, maxEnded)
+	}
+	for slot := range maxRepeats {
+		open(uint32(1000+slot), 7, 0)
+	}
+	if len(r.repeats.ended) != 0 || len(r.repeats.list) != maxRepeats {
+		t.Errorf("%d ended processes kept in a full table of %d", len(r.repeats.ended), len(r.repeats.list))
 	}
 }
 

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bytes"
 	"hash/maphash"
+	"slices"
 
 	"github.com/agentguard/agentguard/trace"
 )
@@ -18,9 +19,19 @@ type repeats struct {
 	first map[uint32]int32 // by process: its acts, linked
 	free  []int32
 	hand  int32 // the next one to go
+	ended []life
 }
 
 const maxRepeats = 8192
+
+// maxEnded bounds the processes whose slots are remembered past their end.
+const maxEnded = 64
+
+// life is a process that had a number until it ended.
+type life struct {
+	pid   uint32
+	start uint64
+}
 
 // repeat is an act that was recorded.
 type repeat struct {
@@ -87,6 +98,9 @@ func (t *repeats) put(key []byte, e *trace.Event, write func(*repeat)) {
 
 // take finds room.
 func (t *repeats) take(write func(*repeat)) int32 {
+	for len(t.free) == 0 && len(t.list) >= maxRepeats && len(t.ended) > 0 {
+		t.forgetEnded(write)
+	}
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
 		t.free = t.free[:n-1]
@@ -152,6 +166,44 @@ func (t *repeats) leave(pid uint32, write func(*repeat)) {
 			return
 		}
 		t.drop(i, write)
+	}
+}
+
+// end writes the counts of a process that has ended. What its threads had in
+// their slots is kept for a while: the kernel takes the threads out one by one,
+// and one that it interrupts after it has left tells its counts after the
+// process's end (do_exit in kernel/exit.c, on_exit in bpf/c/task.h).
+func (t *repeats) end(pid uint32, start uint64, write func(*repeat)) {
+	kept := false
+	for i, ok := t.first[pid]; ok && i >= 0; {
+		m := &t.list[i]
+		at := i
+		i = m.next
+		if m.key[0] == slotted {
+			kept = true
+			continue
+		}
+		t.drop(at, write)
+	}
+	if !kept {
+		return
+	}
+	if len(t.ended) >= maxEnded {
+		t.forgetEnded(write)
+	}
+	t.ended = append(t.ended, life{pid, start})
+}
+
+// forgetEnded forgets the acts of the process that ended first.
+func (t *repeats) forgetEnded(write func(*repeat)) {
+	l := t.ended[0]
+	t.ended = slices.Delete(t.ended, 0, 1)
+	for i, ok := t.first[l.pid]; ok && i >= 0; {
+		at := i
+		i = t.list[i].next
+		if t.list[at].proc.Start == l.start { // another process may have its number now
+			t.drop(at, write)
+		}
 	}
 }
 

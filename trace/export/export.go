@@ -60,7 +60,24 @@ func Write(w io.Writer, r io.Reader, format string, original bool) (trace.Judgem
 type exporter struct {
 	start    trace.Event      // what the record says of the run and its host
 	images   map[string]image // by process: what it executed last
+	ended    []string         // of these, the processes that ended last
 	original string
+}
+
+// maxEnded bounds the ended processes that are remembered: of one with threads,
+// counts may come after its end (docs/record.md, exit).
+const maxEnded = 64
+
+// end forgets a process in favour of others, some time after its end.
+func (x *exporter) end(id string) {
+	if _, ok := x.images[id]; !ok {
+		return
+	}
+	if len(x.ended) >= maxEnded {
+		delete(x.images, x.ended[0])
+		x.ended = slices.Delete(x.ended, 0, 1)
+	}
+	x.ended = append(x.ended, id)
 }
 
 // image is what a process runs.
@@ -83,7 +100,7 @@ func (x *exporter) write(w io.Writer, e *trace.Event, format string) error {
 		d = x.ecs(e)
 	}
 	if e.Kind == trace.KindExit {
-		delete(x.images, e.Proc.ID())
+		x.end(e.Proc.ID())
 	}
 	b, err := json.Marshal(d)
 	if err != nil {

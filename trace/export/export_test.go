@@ -92,6 +92,37 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// Of a process that has ended, counts may come; of the last few it is still known
+// what they ran.
+func TestImagesOfEndedProcesses(t *testing.T) {
+	var list []*trace.Event
+	act := func(kind trace.Kind, pid uint32) {
+		e := &trace.Event{Kind: kind, Phase: trace.PhaseCommand, Proc: trace.Proc{Pid: pid, Tid: pid, Start: 5}, Path: []byte("/bin/a")}
+		if kind == trace.KindOpen {
+			e.Count, e.Access = 3, "r"
+		}
+		list = append(list, e)
+	}
+	for pid := uint32(1); pid <= maxEnded+1; pid++ {
+		act(trace.KindExec, pid)
+		act(trace.KindExit, pid)
+		act(trace.KindExit, 1000+pid) // never known: takes no place
+	}
+	act(trace.KindOpen, 1)
+	act(trace.KindOpen, 2)
+	var out bytes.Buffer
+	if _, err := Write(&out, record(t, append([]*trace.Event{start()}, list...)...), ECS, false); err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n"))
+	for i, want := range []bool{false, true} {
+		line := lines[len(lines)-3+i] // the summary is the last one
+		if got := bytes.Contains(line, []byte(`"executable":"/bin/a"`)); got != want {
+			t.Errorf("count %d: the program is known: %v, want %v: %s", i, got, want, line)
+		}
+	}
+}
+
 // TestValid holds every kind of record, with much and with little in it, denied
 // and not, to the published schemas.
 func TestValid(t *testing.T) {
