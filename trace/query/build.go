@@ -42,7 +42,7 @@ func (p *parser) build(f *field, op, v token) (node, error) {
 		return p.typed(f, op, v, fail)
 	}
 	if f.words != nil && slices.Contains([]string{"=", "==", "!=", "in"}, op.text) && !slices.Contains(f.words, v.text) {
-		return fail(v, suggest(v.text, f.words, "it is one of "+strings.Join(f.words, ", ")), "%s is never %s", f.name, v)
+		return fail(v, oneOf(v.text, f.words), "%s is never %s", f.name, v)
 	}
 	return literal{f, op.text, []byte(v.text)}, nil
 }
@@ -181,6 +181,19 @@ func globExpr(glob string) string {
 func fieldNames() []string {
 	names, _ := Fields()
 	return names
+}
+
+// oneOf says which of the words was meant by s. Long lists are those of numbers
+// that have names: errno, signal.
+func oneOf(s string, words []string) string {
+	const many = 48
+	if len(words) <= many {
+		return suggest(s, words, "it is one of "+strings.Join(words, ", "))
+	}
+	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= len(words) {
+		return "did you mean " + words[n-1] + "?"
+	}
+	return suggest(s, words, "as in "+strings.Join(words[:4], ", "))
 }
 
 // suggest names the word nearest to s, or says otherwise.

@@ -79,12 +79,17 @@ func flag(name string, at func(*trace.Event) bool) field {
 	return field{name, Bool, func(e *trace.Event, v *value) { v.there = at(e) }, nil}
 }
 
-func named(name string, at func(*trace.Event) int32, spell func(int32) string) field {
+// named is a number that the record spells; most is the highest there is.
+func named(name string, at func(*trace.Event) int32, spell func(int32) string, most int32) field {
+	words := make([]string, most)
+	for i := range words {
+		words[i] = spell(int32(i) + 1)
+	}
 	return field{name, Text, func(e *trace.Event, v *value) {
 		if n := at(e); n != 0 {
 			v.text, v.there = append(v.text[:0], spell(n)...), true
 		}
-	}, nil}
+	}, words}
 }
 
 func id(name string, at func(*trace.Event) *trace.Proc) field {

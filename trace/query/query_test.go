@@ -122,7 +122,7 @@ func TestErrors(t *testing.T) {
 		`kind in open, exec`, `kind in (open exec)`, `kind in (open,`, `pid = many`, `pid ~ 1`, `bytes > 10XB`, `utime > 3 days`,
 		`addr = 300.1.1.1`, `addr in 10.0.0.0/99`, `addr < 10.0.0.1`, `core = 1`, `core ~ x`, `argv < x`, `path = "abc`, `path = "\q"`, `path = "\x4"`,
 		`path ~ "("`, `path = a b`, `path = = a`, "path = '\x1b'x", `errno.x = 1`, `πath = 1`, `kind = open or pth = "ä" and`,
-		`layer = landlok`, `wall ==== 1`, `verdict = denied`, `(((((((`, strings.Repeat("(", 300), strings.Repeat("!", 300) + "kind",
+		`layer = landlok`, `errno = TYPO`, `errno = ENOET`, `errno = 13`, `errno in (E41, EPERM)`, `errno = E13`, `errno < E5000`, `signal = SIGKIL`, `signal = 9`, `signal = SIG40`, `wall ==== 1`, `verdict = denied`, `(((((((`, strings.Repeat("(", 300), strings.Repeat("!", 300) + "kind",
 	} {
 		q, err := Parse(expr)
 		if err == nil {

@@ -6,6 +6,12 @@ import (
 	"github.com/agentguard/agentguard/trace"
 )
 
+// The highest numbers (MAX_ERRNO of include/linux/err.h, SIGRTMAX of signal(7)).
+const (
+	maxErrno  = 4095
+	maxSignal = 64
+)
+
 // fields are the fields of docs/record.md in its order, which a test holds
 // together, and last those that are made from several.
 // They are made when a query first asks: most processes never do.
@@ -38,7 +44,7 @@ var fields = sync.OnceValue(func() []field {
 		str("syscall", func(e *trace.Event) string { return e.Syscall }),
 		always("nr", isCall, func(e *trace.Event) int32 { return e.SyscallNr }),
 		{"ret", Number, ret, nil},
-		named("errno", func(e *trace.Event) int32 { return e.Errno }, trace.ErrnoName),
+		named("errno", func(e *trace.Event) int32 { return e.Errno }, trace.ErrnoName, maxErrno),
 		num("count", Number, (*trace.Event).Times),
 
 		raw("path", func(e *trace.Event) []byte { return e.Path }),
@@ -105,7 +111,7 @@ var fields = sync.OnceValue(func() []field {
 		str("blockers", func(e *trace.Event) string { return e.Blockers }),
 
 		always("exit_code", hasExit, func(e *trace.Event) int32 { return e.ExitCode }),
-		named("signal", func(e *trace.Event) int32 { return e.Signal }, trace.SignalName),
+		named("signal", func(e *trace.Event) int32 { return e.Signal }, trace.SignalName, maxSignal),
 		flag("core", func(e *trace.Event) bool { return e.Core }),
 		num("utime", Span, func(e *trace.Event) uint64 { return e.UTime }),
 		num("stime", Span, func(e *trace.Event) uint64 { return e.STime }),
