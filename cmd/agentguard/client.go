@@ -33,9 +33,12 @@ func dialHelper() (*net.UnixConn, error) {
 			Remedy: "try again; its log says who asks so often",
 		}
 	case err != nil:
+		remedy := "its administrator starts it (systemctl start agentguard.socket), and lets its group use it"
+		if os.Getenv(socketVar) != "" {
+			remedy = "correct " + socketVar + ", which names it, or unset it; " + socketVar + "=" + noSocket + " goes without a helper"
+		}
 		return nil, &supervisor.Refusal{
-			What: "the privileged helper does not answer at " + trace.Quote(path), Err: errors.Unwrap(err),
-			Remedy: "its administrator starts it (systemctl start agentguard.socket), and lets its group use it",
+			What: "the privileged helper does not answer at " + trace.Quote(path), Err: errors.Unwrap(err), Remedy: remedy,
 		}
 	}
 	raw, err := c.SyscallConn()
@@ -45,7 +48,7 @@ func dialHelper() (*net.UnixConn, error) {
 		err = raw.Control(func(fd uintptr) { cred, fail = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	}
 	if err = errors.Join(err, fail); err == nil && cred.Uid != 0 {
-		err = &supervisor.Refusal{What: fmt.Sprintf("who answers at %s is user %d, and not root", trace.Quote(path), cred.Uid), Remedy: "unset AGENTGUARD_SOCKET"}
+		err = &supervisor.Refusal{What: fmt.Sprintf("who answers at %s is user %d, and not root", trace.Quote(path), cred.Uid), Remedy: "unset " + socketVar}
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

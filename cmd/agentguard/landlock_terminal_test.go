@@ -22,7 +22,7 @@ printf '\033]0;evil\007shown\n'
 stty size
 kill -STOP $$; echo again
 `)
-	p := sit(t, c.work, noRedirect, "sh", "-c", fmt.Sprintf("chown %[1]d $(tty); exec setpriv --reuid %[1]d --regid %[2]d --clear-groups env HOME=%[3]s AGENTGUARD_SOCKET=%[3]s/none %[4]s confined filter /bin/bash --norc -i",
+	p := sit(t, c.work, noRedirect, "sh", "-c", fmt.Sprintf("chown %[1]d $(tty); exec setpriv --reuid %[1]d --regid %[2]d --clear-groups env HOME=%[3]s AGENTGUARD_SOCKET=none %[4]s confined filter /bin/bash --norc -i",
 		c.uid(), lonerGID, c.home, filepath.Join(programs(), "probe")))
 	p.answers("P> ", agentguard()+" exec -q --allow-gap landlock --mode rw -- sh try.sh $(tty)\n", "all-three", "", "by-name", "", "refused 1", "", "refused 1", "", "shown", "", "24 80", "",
 		"Stopped", "echo back-$((1+1))\n", "back-2", "", "P> ", "fg\n", "again", "", "P> ", agentguard()+" exec -q --allow-gap landlock --tty always -- bash --norc -i\n",

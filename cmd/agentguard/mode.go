@@ -27,7 +27,7 @@ func chooseMode(withoutHelper bool) mode {
 	switch {
 	case supervisor.HostRoot():
 		return inProcess
-	case !withoutHelper && unix.Access(helperSocket(), unix.F_OK) == nil:
+	case !withoutHelper && expectHelper():
 		return byHelper
 	}
 	return unprivileged
@@ -54,6 +54,23 @@ func (f *execFlags) enter() error {
 // defaultSocket is where the helper listens.
 const defaultSocket = "/run/agentguard/agentguard.sock"
 
-// helperSocket may be named by the caller's environment: it is the caller who asks,
-// and who checks that root answers.
-func helperSocket() string { return cmp.Or(os.Getenv("AGENTGUARD_SOCKET"), defaultSocket) }
+// socketVar names the helper's socket: it is the caller who asks, and who checks that
+// root answers. With noSocket the caller goes without a helper.
+const (
+	socketVar = "AGENTGUARD_SOCKET"
+	noSocket  = "none"
+)
+
+func helperSocket() string { return cmp.Or(os.Getenv(socketVar), defaultSocket) }
+
+// expectHelper reports whether a helper is to be asked: the one that is named, and none
+// other in its place when it does not answer; where none is named, one that is installed.
+func expectHelper() bool {
+	switch os.Getenv(socketVar) {
+	case noSocket:
+		return false
+	case "":
+		return unix.Access(defaultSocket, unix.F_OK) == nil
+	}
+	return true
+}

@@ -217,7 +217,7 @@ func TestUserNSScopeSystemd(t *testing.T) {
 	// Who forks stays outside: the new root of cgroups is to have no process of its own.
 	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `echo 0 >"$0/cgroup.procs"; exec unshare --cgroup sh -c "$1"`, dir, managed)
 	cmd.Dir, cmd.Env = l.work, []string{
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + l.home, "AGENTGUARD=" + agentguard(), "AGENTGUARD_SOCKET=" + l.home + "/none",
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + l.home, "AGENTGUARD=" + agentguard(), "AGENTGUARD_SOCKET=none",
 		"XDG_RUNTIME_DIR=/run/user", "UID=" + strconv.Itoa(l.uid()), "GID=" + strconv.Itoa(lonerGID), "SYSTEMD=" + systemd,
 	}
 	out, errs, status := l.finish(cmd)

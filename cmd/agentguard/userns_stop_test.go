@@ -28,7 +28,7 @@ func (l *loner) states(name string) string {
 func TestUserNSStop(t *testing.T) {
 	l := alone(t)
 	write(t, filepath.Join(l.work, "stops"), "dash -c '>/tmp/runs; while :; do :; done' & while [ ! -e /tmp/runs ]; do :; done; echo one; kill -STOP $$; echo two; kill $!; wait; echo three")
-	p := sit(t, l.work, noRedirect, "sh", "-c", fmt.Sprintf("chown %[1]d $(tty); exec setpriv --reuid %[1]d --regid %[2]d --clear-groups env HOME=%[3]s AGENTGUARD_SOCKET=%[3]s/none bash --norc -i",
+	p := sit(t, l.work, noRedirect, "sh", "-c", fmt.Sprintf("chown %[1]d $(tty); exec setpriv --reuid %[1]d --regid %[2]d --clear-groups env HOME=%[3]s AGENTGUARD_SOCKET=none bash --norc -i",
 		l.uid(), lonerGID, l.home))
 	p.answers("P> ", agentguard()+" exec -q --mode ro -- sh stops\n", "one", "", "Stopped", "echo back-$((1+1))\n", "back-2", "")
 	l.until("the run's other process is stopped", func() bool { return l.states("dash") == "T" }) // once it is its turn on a CPU

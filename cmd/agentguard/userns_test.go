@@ -69,6 +69,24 @@ func alone(t *testing.T) *loner {
 	return l
 }
 
+// Who names a helper by the environment gets that one, and nothing less in its place.
+func TestNamedHelperIsNotThere(t *testing.T) {
+	l := newLoner(t)
+	for _, args := range [][]string{{"exec", "--mode", "ro", "--", "true"}, {"runs", "ls"}} {
+		cmd := l.as(append([]string{agentguard()}, args...)...)
+		cmd.Env = append(cmd.Env, "AGENTGUARD_SOCKET="+l.home+"/none")
+		out, errs, status := l.finish(cmd)
+		if status == 0 || out != "" || !strings.Contains(errs, "does not answer at "+l.home+"/none") || !strings.Contains(errs, "AGENTGUARD_SOCKET=none goes without") {
+			t.Errorf("%v: status %d, %q %q", args, status, out, errs)
+		}
+	}
+	cmd := l.as(agentguard(), "exec", "-q", "--without-helper", "--mode", "ro", "--", "echo", "ran")
+	cmd.Env = append(cmd.Env, "AGENTGUARD_SOCKET="+l.home+"/none")
+	if out, errs, status := l.finish(cmd); out != "ran\n" || status != 0 {
+		t.Errorf("--without-helper: status %d, %q %q", status, out, errs)
+	}
+}
+
 // as makes a command of the user's.
 func (l *loner) as(argv ...string) *exec.Cmd {
 	cmd := l.native(argv...)
@@ -81,7 +99,7 @@ func (l *loner) as(argv ...string) *exec.Cmd {
 func (l *loner) native(argv ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = l.work
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + l.home, "AGENTGUARD_SOCKET=" + l.home + "/none"}
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + l.home, "AGENTGUARD_SOCKET=none"}
 	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(l.uid()), Gid: lonerGID}}
 	return cmd
 }
