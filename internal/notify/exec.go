@@ -56,9 +56,19 @@ func snap(p *process, caller uint32) (s snapshot) {
 	}
 	var file unix.Stat_t
 	err = unix.Stat(procPath(s.thread, "exe"), &file)
-	s.hidden = err == unix.EACCES || err == unix.EPERM || err == nil && s.stack == 0 // it may hide in between
-	s.dev, s.ino, s.ok = file.Dev, file.Ino, err == nil && !s.hidden
+	s.dev, s.ino = file.Dev, file.Ino
+	s.judge(err, caller != 0)
 	return s
+}
+
+// judge says what can be seen of a process, by its stat and what became of a look at its
+// program. Where it has a program and no stack, it has come to hide between the two looks, or is
+// in the midst of an execve: the new memory has no stack at first (setup_arg_pages in
+// fs/exec.c). Then there is nothing to be seen yet, unless a thread of it waits in a call.
+func (s *snapshot) judge(program error, waits bool) {
+	underWay := program == nil && s.stack == 0
+	s.hidden = program == unix.EACCES || program == unix.EPERM || underWay && waits
+	s.ok = program == nil && !underWay
 }
 
 // byOther looks at a process whose first thread has ended by another of its threads. Only the

@@ -31,3 +31,29 @@ func TestArgumentsOfOneThatHides(t *testing.T) {
 		}
 	}
 }
+
+// Who looks in the midst of an execve finds a program and no stack: that is no process
+// that hides, and nothing is said of it yet. Of one whose thread waits it is.
+func TestUnderWay(t *testing.T) {
+	for _, test := range []struct {
+		stack      uint64
+		program    error
+		waits      bool
+		ok, hidden bool
+	}{
+		{stack: 1, ok: true},
+		{stack: 1, waits: true, ok: true},
+		{stack: 0},
+		{stack: 0, waits: true, hidden: true},
+		{program: unix.EACCES, hidden: true},
+		{program: unix.EPERM, waits: true, hidden: true},
+		{stack: 1, program: unix.EACCES, hidden: true},
+		{program: unix.ENOENT},
+		{program: unix.ENOENT, waits: true},
+	} {
+		s := snapshot{stat: stat{stack: test.stack}}
+		if s.judge(test.program, test.waits); s.ok != test.ok || s.hidden != test.hidden {
+			t.Errorf("%+v: ok %v, hidden %v", test, s.ok, s.hidden)
+		}
+	}
+}
