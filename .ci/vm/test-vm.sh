@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-boot_limit=${AGENTGUARD_VM_LIMIT:-1100} # seconds for smoke.sh in one boot
+boot_limit=${AGENTGUARD_VM_LIMIT:-1700} # seconds for smoke.sh in one boot
 cases=$(realpath "${CASES:-$vm_repo/../shared/cases}")
 # Directories whose tests find out what differs by kernel. AGENTGUARD_VM_PACKAGES: others, '.' for all.
 kernel_packages=${AGENTGUARD_VM_PACKAGES:-'^(bpf|landlock|supervisor|supervisor/init|internal/(cgroup|codewatch|loopfs|netguard|notify|outer|overlay|seccomp|tally|terminal))$'}
