@@ -173,6 +173,9 @@ func (r *Run) startRelays() error {
 	if err := r.stdio.closeChild(); err != nil {
 		return err
 	}
+	if err := r.stdio.writeAs(r.cfg.Caller); err != nil {
+		return err
+	}
 	r.unmapped = r.materials.mounts.unmapped
 	r.keepUppers(r.materials.mounts.takeUppers(r.plan.View))
 	r.closing.Go(func() { // the command runs: nobody needs these any more

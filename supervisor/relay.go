@@ -62,8 +62,9 @@ func (s *share) take(n int) int {
 // command never holds a descriptor of the caller's.
 type relay struct {
 	Stream
-	from   *os.File // our end of the pipe
-	to     *os.File // the caller's, or nil when it takes no more
+	from   *os.File   // our end of the pipe
+	to     *os.File   // the caller's, or nil when it takes no more
+	own    *ownWriter // writes to it, if not nil
 	record io.Writer
 	mu     sync.Mutex // of Stream and sum
 	clean  cleaner    // of what the caller's terminal gets; nil: passed as it is
@@ -111,9 +112,17 @@ func (r *relay) run() {
 			break
 		}
 	}
+	r.endOwn()
 	r.mu.Lock()
 	r.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
 	r.mu.Unlock()
+}
+
+func (r *relay) endOwn() {
+	if r.own != nil {
+		r.own.end()
+		r.own = nil
+	}
 }
 
 // rest copies what the pipe holds without waiting for more: a process outside
@@ -182,7 +191,13 @@ func (r *relay) chunk(b []byte) {
 		r.shown = r.clean.Append(r.shown[:0], b)
 		b = r.shown
 	}
-	w, err := r.to.Write(b)
+	var w int
+	var err error
+	if r.own != nil {
+		w, err = r.own.Write(b)
+	} else {
+		w, err = r.to.Write(b)
+	}
 	r.mu.Lock()
 	r.Passed += int64(w)
 	r.mu.Unlock()

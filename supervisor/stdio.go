@@ -20,6 +20,7 @@ type stdio struct {
 	wait                        sync.WaitGroup
 	tty                         *tty           // the run's own terminal; nil: it has none
 	keys                        *terminal.Keys // what is typed for a pipe
+	started                     bool           // the relays run, and end by themselves
 }
 
 // newStdio makes the pipes, and puts the run's own terminal where the caller's
@@ -101,6 +102,7 @@ func (s *stdio) pipes() []*os.File {
 // typed and not yet taken.
 func (s *stdio) start(stdin *os.File, limits Limits, level terminal.Level, files map[string]*os.File) error {
 	keep, pass := newBudget(limits.Stdout), newBudget(limits.Stdout)
+	s.started = true
 	for _, r := range s.outs {
 		if limits.CutHere {
 			r.pass = &share{budget: pass}
@@ -216,6 +218,9 @@ func (s *stdio) Close() error {
 	for _, r := range s.outs {
 		if !r.tty {
 			errs = append(errs, ignoreClosed(r.from.Close()))
+		}
+		if !s.started {
+			r.endOwn()
 		}
 	}
 	return errors.Join(errs...)
