@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "497ebc6ac31a3b3f706d1e633b8dc56b17a157637dce542fe0e024f4e462a55f"
+const objectsDigest = "5db1a220f721ee4962404ba68ccd55562d2b2ec3ac424e885146c51975c6fea5"

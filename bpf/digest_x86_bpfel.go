@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "2bb801e0edca436369d4971ab960a6c1ca8614ce5aa9c65e44a85ee42155a77e"
+const objectsDigest = "5abb63030da664353a7f573365f72b7160709ad8f6237a6c9a1d038ccf188676"

@@ -84,6 +84,7 @@ const (
 	Compat                       // a 32-bit system call: NR is of that table
 	Thread                       // Fork: the child is a thread of the same process
 	Soon                         // the reader was woken at once
+	Filtered                     // the thread has a seccomp filter of the command's own, which may have answered the call
 )
 
 // Hook is where a cgroup program ran.

@@ -31,6 +31,8 @@ type runValue struct {
 	InitTGID  uint32
 	Started   uint32
 	Noted     uint32
+	Filters   uint32
+	_         uint32
 	Domain    uint64
 }
 

@@ -84,6 +84,7 @@ func (r *recorder) begin(b *bpf.Event) {
 	if b.Phase == bpf.Envelope {
 		e.Phase = trace.PhaseEnvelope
 	}
+	e.Filtered = b.Flags&bpf.Filtered != 0
 }
 
 // fill makes r.ev of b; false if that is no record now.

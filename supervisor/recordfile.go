@@ -190,6 +190,9 @@ func (r *recorder) unreached(b *bpf.Event) bool {
 func (r *recorder) failKey() []byte {
 	e := &r.ev
 	k := append(r.key[:0], 'f')
+	if e.Filtered {
+		k[0] = 'F'
+	}
 	for _, n := range [...]uint64{uint64(e.Proc.Pid), e.Proc.Start, uint64(e.SyscallNr), uint64(e.Errno), e.Flags, uint64(e.Mode), uint64(len(e.Path))} {
 		k = binary.LittleEndian.AppendUint64(k, n)
 	}
@@ -200,7 +203,7 @@ func (r *recorder) failKey() []byte {
 // writeRepeat writes how often a failure was seen again.
 func (r *recorder) writeRepeat(m *repeat) {
 	e := trace.Event{
-		Mono: m.mono, Phase: trace.PhaseCommand, Proc: m.proc, Count: m.count,
+		Mono: m.mono, Phase: trace.PhaseCommand, Proc: m.proc, Count: m.count, Filtered: m.filtered,
 	}
 	m.fill(&e)
 	r.write(&e)

@@ -54,6 +54,7 @@ type repeat struct {
 	devMajor, devMinor       uint32
 	flags, resolve, ino      uint64
 	memfd, deleted, anon     bool
+	filtered                 bool // a failed call
 	verdict                  trace.Verdict
 	layer                    trace.Layer
 	certainty                trace.Certainty
@@ -223,7 +224,7 @@ func (m *repeat) remember(e *trace.Event) {
 	m.kind, m.source, m.syscall, m.access = e.Kind, e.PathSource, e.Syscall, e.Access
 	m.nr, m.errno, m.pathLen, m.toLen, m.mode = e.SyscallNr, e.Errno, e.PathLen, e.ToLen, e.Mode
 	m.devMajor, m.devMinor, m.flags, m.resolve, m.ino = e.DevMajor, e.DevMinor, e.Flags, e.Resolve, e.Ino
-	m.memfd, m.deleted, m.anon = e.Memfd, e.Deleted, e.Anon
+	m.memfd, m.deleted, m.anon, m.filtered = e.Memfd, e.Deleted, e.Anon, e.Filtered
 	m.verdict, m.layer, m.certainty = e.Verdict, e.Layer, e.Certainty
 	m.rule, m.ruleSource, m.remedy, m.blockers = e.Rule, e.RuleSource, e.Remedy, e.Blockers
 	m.newUID, m.newGID = e.NewUID, e.NewGID

@@ -11,18 +11,23 @@ import (
 // Describe says in one line what a record says, whatever its kind; a denial as
 // Sentence does. Everything that came from the command is quoted.
 func Describe(e *Event) string {
+	var s string
 	if e.Denied() {
-		return Sentence(e)
+		s = Sentence(e)
+	} else {
+		s = plainly(e)
+		if e.Errno != 0 {
+			s += " (" + ErrnoName(e.Errno) + ")"
+		}
+		if n := e.Times(); n > 1 {
+			s += ", " + strconv.FormatUint(n, 10) + " times"
+		}
+		if e.Phase == PhaseEnvelope {
+			s += " [envelope]"
+		}
 	}
-	s := plainly(e)
-	if e.Errno != 0 {
-		s += " (" + ErrnoName(e.Errno) + ")"
-	}
-	if n := e.Times(); n > 1 {
-		s += ", " + strconv.FormatUint(n, 10) + " times"
-	}
-	if e.Phase == PhaseEnvelope {
-		s += " [envelope]"
+	if e.Filtered {
+		s += " [perhaps an answer of the command's own seccomp filter]"
 	}
 	return s
 }

@@ -120,6 +120,7 @@ func (l *line) file(e *Event) {
 	l.flag(`,"memfd":true`, e.Memfd)
 	l.flag(`,"deleted":true`, e.Deleted)
 	l.flag(`,"anon":true`, e.Anon)
+	l.flag(`,"filtered":true`, e.Filtered)
 	l.bytes(`,"name":`, `,"name_b64":`, `,"name_len":`, e.Name, e.NameLen)
 }
 

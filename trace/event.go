@@ -242,6 +242,7 @@ type Event struct {
 	FD         int32  // inherit and receive: the descriptor, always written
 	Memfd      bool   // the file is anonymous memory (memfd_create)
 	Deleted    bool   // the file has no name any more
+	Filtered   bool   // what the call ended with may be the answer of a seccomp filter of the command's own
 	Anon       bool   // mmap_exec: the memory is the process's own, wholly or in part, and no file says what it holds
 	Name       []byte // name asked for (dns), attribute (setxattr)
 	NameLen    uint32 // as PathLen

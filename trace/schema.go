@@ -66,6 +66,7 @@ var schema = []field{
 	{"memfd", truth(func(e *Event) *bool { return &e.Memfd })},
 	{"deleted", truth(func(e *Event) *bool { return &e.Deleted })},
 	{"anon", truth(func(e *Event) *bool { return &e.Anon })},
+	{"filtered", truth(func(e *Event) *bool { return &e.Filtered })},
 	{"name", raw(func(e *Event) *[]byte { return &e.Name })},
 	{"name_b64", exact(func(e *Event) *[]byte { return &e.Name })},
 	{"name_len", number32(func(e *Event) *uint32 { return &e.NameLen })},

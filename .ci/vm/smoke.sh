@@ -371,14 +371,26 @@ case_record() {
     [[ -e $state/runs/$id/$f ]] || { echo "no $f in run '$id'" && return 1; }
   done
   expect "$(uname -m)" "$(cat "$state/runs/$id/stdout")" "recorded stdout"
-  "$SMOKE_BIN" trace show --state "$state" "$id" | grep -F uname
-  "$SMOKE_BIN" trace verify --state "$state" "$id" || [[ $? == 1 ]] # sealed; the sensor may lack something here
+  # 1: sealed; the kernel may skip the sensor on a slow CPU, which is told.
+  "$SMOKE_BIN" trace show --state "$state" "$id" >"$work/shown" || [[ $? == 1 ]]
+  grep -F uname "$work/shown"
+  "$SMOKE_BIN" trace verify --state "$state" "$id" || [[ $? == 1 ]]
 }
 
 # Names by fentry on every kernel, refusals by Landlock's own tracepoints from 7.3 on: those of the command's own domain too.
+# Of a record that says it is incomplete the event that is asked for may be what it lacks: then once more.
 case_record_tier() {
-  local id
-  mkdir -p "$workspace/real" && ln -sfn real "$workspace/link" && touch "$workspace/own"
+  local try
+  for try in 1 2 3 4 5; do
+    tier_run
+    "$SMOKE_BIN" trace verify --state "$state" last >"$work/verdict" && break
+    echo "attempt $try:" && cat "$work/verdict"
+  done
+  tier_check
+}
+
+tier_run() {
+  mkdir -p "$workspace/real" && rm -rf "$workspace/real/d" && ln -sfn real "$workspace/link" && touch "$workspace/own"
   ag -- python3 -c '
 import ctypes, os
 os.mkdir("link/d")
@@ -392,6 +404,10 @@ libc.prctl(38, 1, 0, 0, 0)
 libc.syscall(446, rules, 0)
 tried(lambda: os.open("own", os.O_RDONLY))
 '
+}
+
+tier_check() {
+  local id
   # shellcheck disable=SC2012 # ids of ours
   id=$(ls -t "$state/runs" | head -n 1)
   python3 - "$state/runs/$id/trace.jsonl" "$workspace" "$(uname -r)" <<'EOF'

@@ -62,6 +62,7 @@ enum event_flags {
 	F_COMPAT = 4,     /* 32-bit system call */
 	F_THREAD = 8,     /* fork: a thread of the same process */
 	F_SOON = 16,      /* the reader is woken at once */
+	F_FILTERED = 32,  /* the thread has a seccomp filter more than the command began with */
 };
 
 enum hook {
@@ -88,6 +89,7 @@ struct run {
 	u32 init_tgid; /* set by the programs: pid 1 of the sandbox; 0 before it is seen */
 	u32 started;   /* set by the programs: the command has been executed */
 	u32 noted;     /* set by the programs: Landlock has refused something */
+	u32 filters;   /* set by the programs: seccomp filters that the command began with */
 	u64 domain;    /* set by the programs: agentguard's own Landlock domain; 0: not known */
 };
 

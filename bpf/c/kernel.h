@@ -379,6 +379,10 @@ struct thread_info {
 	u32 status; /* x86 only */
 } KERNEL_TYPE;
 
+struct seccomp {
+	struct atomic filter_count;
+} KERNEL_TYPE;
+
 struct task_struct {
 	struct thread_info thread_info;
 	struct mm_struct *mm;
@@ -397,6 +401,7 @@ struct task_struct {
 	struct css_set *cgroups;
 	struct files_struct *files;
 	struct fs_struct *fs;
+	struct seccomp seccomp;
 } KERNEL_TYPE;
 
 struct linux_binprm {

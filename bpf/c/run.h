@@ -225,9 +225,22 @@ INLINE bool8 emit_now(const struct member *m, struct header *h, u32 size)
 	return 1;
 }
 
+/*
+ * own_filter reports whether a seccomp filter that the command has installed itself stands before
+ * the current thread's calls: it may answer one that is never made (SECCOMP_RET_ERRNO, and 0 is success).
+ */
+INLINE bool8 own_filter(const struct run *run)
+{
+	struct task_struct *task = (void *)current_task();
+
+	return run->started && (u32)READ(task, seccomp.filter_count.counter) > run->filters;
+}
+
 /* emit is emit_now for what the current task does: in a run with a brake it may have to wait. */
 INLINE bool8 emit(const struct member *m, struct header *h, u32 size)
 {
+	if ((h->nr >= 0 || h->type == EV_REPEAT) && own_filter(m->run))
+		h->flags |= F_FILTERED;
 	if (m->run->brake)
 		wait_for_room(m->id);
 	return emit_now(m, h, size);

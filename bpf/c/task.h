@@ -282,6 +282,8 @@ INLINE void on_exec(const struct member *m, struct task_struct *task, struct lin
 	own_descriptors();
 	if (tgid != m->run->init_tgid) {
 		command = !m->run->started;
+		if (command)
+			m->run->filters = READ(task, seccomp.filter_count.counter);
 		m->run->started = 1;
 	}
 	fill_exec(m, ev, task, mm, bprm);

@@ -46,6 +46,7 @@ var evasions = []evasion{
 	{27, "clocks.py", "another clock, a time namespace", "refused", "both calls; records are ordered by number and boot time", deny(trace.KindDeny, "clock_settime", "unshare")},
 	{28, "preempted.py", "system calls inside which others of the CPU are preempted", "recorded", "each call; what the kernel skips is counted", checkPreempted},
 	{29, "int80.c", "32-bit and x32 calls", "refused", "exit by SIGSYS of the process that tried", checkCompat},
+	{30, "invented.py", "a seccomp filter of the command's own that answers calls without making them", "marked", "each call of a thread behind it, as filtered; none before it", checkInvented},
 }
 
 // checkPreempted wants every call once: a kernel that skips the sensor while a
@@ -288,6 +289,32 @@ func checkSymlinkRace(r *evidence) error {
 		}
 	}
 	return nil
+}
+
+// checkInvented wants what a filter of the command's own may have answered marked, failures
+// that are counted too, and nothing that came before the filter.
+func checkInvented(r *evidence) error {
+	if !strings.Contains(r.out, "kept") || !strings.Contains(r.out, "shown") || strings.Contains(r.out, "gone") {
+		return fmt.Errorf("the filter has answered nothing: %q", r.out)
+	}
+	act := func(kind trace.Kind, name string, errno int32, filtered bool) []trace.Event {
+		return r.find(kind, func(e *trace.Event) bool {
+			return string(e.Path) == r.in(name) && e.Errno == errno && e.Filtered == filtered
+		})
+	}
+	missing := uint64(0)
+	for _, e := range act(trace.KindOpen, "missing", 2, true) {
+		missing += e.Times()
+	}
+	if missing != 3 {
+		return fmt.Errorf("%d failed opens are marked, want 3", missing)
+	}
+	return errors.Join(
+		want("a real unlink", act(trace.KindUnlink, "gone", 0, false)),
+		want("an invented one", act(trace.KindUnlink, "kept", 0, true)),
+		want("an invented one of a child", act(trace.KindUnlink, "shown", 0, true)),
+		want("an invented refusal", act(trace.KindChmod, "shown", 1, true)),
+		want("a real mkdir behind the filter", act(trace.KindMkdir, "made", 0, true)))
 }
 
 func checkNameTricks(r *evidence) error {

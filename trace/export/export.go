@@ -234,6 +234,7 @@ func (x *exporter) rest(e *trace.Event) doc {
 	d.put("memfd", e.Memfd)
 	d.put("deleted", e.Deleted)
 	d.put("anon", e.Anon)
+	d.put("filtered", e.Filtered)
 	d.put("name", text(e.Name))
 	d.put("script", text(e.Script))
 	d.put("hash_state", e.HashState)

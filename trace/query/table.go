@@ -70,6 +70,7 @@ var fields = sync.OnceValue(func() []field {
 		flag("memfd", func(e *trace.Event) bool { return e.Memfd }),
 		flag("deleted", func(e *trace.Event) bool { return e.Deleted }),
 		flag("anon", func(e *trace.Event) bool { return e.Anon }),
+		flag("filtered", func(e *trace.Event) bool { return e.Filtered }),
 		raw("name", func(e *trace.Event) []byte { return e.Name }),
 		num("name_len", Bytes, func(e *trace.Event) uint32 { return e.NameLen }),
 
