@@ -227,6 +227,7 @@ func (l *Listener) settle(p *process, caller uint32) {
 	never := x.before.forked && now.forked // whoever else hides cannot hide this
 	switch {
 	case !now.ok && !now.hidden || !p.alive():
+	case now.forked && !x.before.forked: // a thread that has taken the first one's place, and has the old program yet
 	case never && caller != x.ev.TID:
 	case x.before.hidden && !never:
 		l.surface(p, &now, caller)

@@ -3,7 +3,9 @@
 package notify
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -55,5 +57,66 @@ func TestUnderWay(t *testing.T) {
 		if s.judge(test.program, test.waits); s.ok != test.ok || s.hidden != test.hidden {
 			t.Errorf("%+v: ok %v, hidden %v", test, s.ok, s.hidden)
 		}
+	}
+}
+
+// Nor is one of real programs, which are met there: Start returns as soon as the new program is in its place.
+func TestLooksAtExecves(t *testing.T) {
+	for range 100 {
+		cmd := exec.Command("/bin/true")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p := &process{Process: Process{PID: uint32(cmd.Process.Pid)}}
+		for s := snap(p, 0); !s.zombie && s.start != 0; s = snap(p, 0) {
+			if s.hidden {
+				t.Errorf("it is said to hide: %+v", s)
+			}
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Where another thread executes, it has the first one's number before it has the new program (de_thread in fs/exec.c), and
+// like each thread it has executed nothing. What it runs then is not what came of it.
+func TestThreadInThePlaceOfTheFirst(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", "(read x) & echo $!; wait") // a child that has executed nothing
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		_, err = cmd.StdinPipe()
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		_ = cmd.Wait()
+	}()
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var told []Event
+	l := &Listener{emit: func(e *Event) { told = append(told, *e) }}
+	p := &process{Process: Process{PID: uint32(pid)}, fd: fd}
+	before := snap(p, 0)
+	if !before.ok || !before.forked {
+		t.Fatalf("%+v", before)
+	}
+	before.forked = false
+	l.hold(p, &Event{Type: Exec}, before)
+	if l.settle(p, 0); len(told) != 0 {
+		t.Errorf("told: %+v", told)
 	}
 }
