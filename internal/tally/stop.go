@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,8 +13,15 @@ import (
 type Stopped struct{ list []process }
 
 // stopRounds bounds how often new processes are looked for: each that is found was
-// born of one that was not stopped yet.
-const stopRounds = 1000
+// born of one that was not stopped yet. stopPause is between two rounds that find none, as long as some are still to
+// take their signal: a fork that was under way when it came is not broken off by it (copy_process in kernel/fork.c).
+// That ends after stopPauses, since one whom another lets go on at once would never be seen to stand; they are counted and
+// not timed, so that each gives the others a turn on a machine that stands still for a while, too.
+const (
+	stopRounds = 1000
+	stopPause  = time.Millisecond
+	stopPauses = 500
+)
 
 // Stop stops the processes by SIGSTOP, which their parents see, and any of them may undo for
 // another: what there is without a freezer. Those that are stopped already stay so afterwards.
@@ -45,15 +53,20 @@ func (s *Stopped) stop(t *Tally) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ours := map[process]bool{}
+	pauses := 0
 	for range stopRounds {
 		list, err := t.list()
 		if err != nil {
 			return err
 		}
-		running := 0
+		running, pending := 0, false
 		for i := range list {
 			p := &list[i]
-			if ours[p.process] || p.stopped() {
+			if ours[p.process] {
+				pending = pending || t.goes(p)
+				continue
+			}
+			if p.stopped() {
 				continue
 			}
 			running++
@@ -63,11 +76,26 @@ func (s *Stopped) stop(t *Tally) error {
 			ours[p.process] = true
 			s.list = append(s.list, p.process)
 		}
-		if running == 0 {
+		if running > 0 {
+			continue
+		}
+		if pauses++; !pending || pauses > stopPauses {
 			break
 		}
+		time.Sleep(stopPause)
 	}
 	return nil
+}
+
+// goes reports whether a thread of a process that was told to stop has not come to it yet. One that waits where no signal
+// wakes it (D) does not until then: for the child of a vfork(2), which is stopped, or for us, who answer its call.
+func (t *Tally) goes(p *status) bool {
+	for _, tid := range t.tids(p.pid, p.threads) {
+		if s, err := threadOf(p.pid, tid); err == nil && (s.state == 'R' || s.state == 'S') {
+			return true
+		}
+	}
+	return false
 }
 
 // stopped reports that there is nothing to stop: it is stopped already, or ends.

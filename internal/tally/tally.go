@@ -237,11 +237,15 @@ func (t *Tally) walk(visit func(p *status) bool) (root status, err error) {
 	return root, t.err
 }
 
+// childTries bounds how often children are listed again. With one slow CPU one of them ends each second time or more often
+// before it has been read, where a shell starts one after the other: that is to look like hiding as good as never.
+const childTries = 64
+
 // children visits those of one process and appends them to the list. Where one has ended before it was read another may have
 // taken its place, with its memory (CLONE_VM): so they are listed again, until none is new, or all that are have been
 // read. Who always ends sooner hides.
 func (t *Tally) children(of *status, known map[int]bool, visit func(p *status) bool, list []status) []status {
-	for range threadTries {
+	for range childTries {
 		all := true
 		for _, pid := range slices.Backward(t.childrenIn(of.pid, of.threads)) { // the youngest has the most to live
 			if known[pid] {

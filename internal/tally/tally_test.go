@@ -211,7 +211,9 @@ func TestStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait(func(s string) bool { return len(s) >= 2 && strings.Trim(s, "TD") == "" })
+	if s := states(); len(s) < 2 || strings.Trim(s, "TD") != "" {
+		t.Errorf("%q go on when all were stopped", s)
+	}
 	before := until(t, tally, 0, func(Use) bool { return true })
 	if err := s.Continue(); err != nil {
 		t.Fatal(err)

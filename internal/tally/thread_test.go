@@ -206,7 +206,9 @@ func TestStopFirstThreadEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait(func(s string) bool { return s != "" && strings.Trim(s, "T") == "" })
+	if s := states(); s == "" || strings.Trim(s, "T") != "" {
+		t.Errorf("%q go on when all were stopped", s)
+	}
 	if again, err := tally.Stop(); err != nil || len(again.list) > 0 {
 		t.Errorf("what stands still was stopped again: %v, %v", again, err)
 	}
