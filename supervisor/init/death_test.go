@@ -187,6 +187,19 @@ func TestPID1Killed(t *testing.T) {
 	}
 }
 
+// Killed at any point before it is locked down, PID 1 is said to have died, and not to have failed at something.
+func TestPID1KilledAtBirth(t *testing.T) {
+	for range 20 {
+		p, _ := born(t, &Program{})
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Locked(limit); err != nil && err != ErrDied { // nil: it had said so before
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // Killed between its birth and execve, the command is said to have died.
 func TestCommandKilledBeforeExec(t *testing.T) {
 	p, _ := born(t, &Program{})

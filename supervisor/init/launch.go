@@ -182,9 +182,10 @@ func (p *Process) Locked(limit time.Duration) error {
 	for {
 		m, fd, err := p.receive()
 		switch {
-		case (err == io.EOF || errors.Is(err, unix.ECONNRESET)) && p.Command == nil:
-			return &BirthError{"clone of the run's second process by the first, which has ended", unix.EAGAIN}
-		case err == io.EOF:
+		case err == io.EOF || errors.Is(err, unix.ECONNRESET): // the latter where it has not read its plan
+			if p.Command == nil && !p.killed() {
+				return &BirthError{"clone of the run's second process by the first, which has ended", unix.EAGAIN}
+			}
 			return ErrDied
 		case err != nil:
 			return fmt.Errorf("waiting for PID 1: %w", err)
@@ -201,6 +202,18 @@ func (p *Process) Locked(limit time.Duration) error {
 			return ErrDied
 		}
 		return fmt.Errorf("PID 1 sent message %d out of order", m.kind)
+	}
+}
+
+// killed waits for the end of PID 1 and reports whether that was by a signal. It is left to [Process.Reap].
+func (p *Process) killed() bool {
+	const cldExited = 1 // CLD_EXITED of siginfo(2)
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, p.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return err == nil && info.Code != cldExited
+		}
 	}
 }
 
