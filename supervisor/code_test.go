@@ -82,6 +82,7 @@ func TestCodeOncePerVersion(t *testing.T) {
 	if first.SHA256 != "" || again.SHA256 != one.SHA256 || again.HashState != "ok" {
 		t.Errorf("the first mapping has digest %q, the second %q", first.SHA256, again.SHA256)
 	}
+	nextTick(t)
 	must(t, os.WriteFile(name, []byte("two"), 0))
 	old := first // of a version that is not there any more
 	old.Ctime--

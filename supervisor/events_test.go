@@ -64,7 +64,7 @@ func TestEventsAreTheRecord(t *testing.T) {
 	state := t.TempDir()
 	var told []seen
 	res, record := listened(context.Background(), t, state, func(e *trace.Event) {
-		for end := time.Now().Add(time.Minute); len(told) == 0; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(patience); len(told) == 0; time.Sleep(10 * time.Millisecond) {
 			if seals, _ := filepath.Glob(filepath.Join(state, "runs", "*", seal.SealFile)); len(seals) == 1 {
 				break
 			}
@@ -91,11 +91,17 @@ func TestEventsAreTheRecord(t *testing.T) {
 func TestEventsWhileItRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	defer time.AfterFunc(patience, cancel).Stop() // the kernel may have skipped the one event that is waited for
+	seen := false
 	res, record := listened(ctx, t, t.TempDir(), func(e *trace.Event) {
 		if e.Kind == trace.KindExec && bytes.HasSuffix(e.Path, []byte("/sleep")) {
+			seen = true
 			cancel()
 		}
 	}, "sleep", "1000")
+	if !seen && !skippedOnly(t, res.Record.Path) {
+		t.Error("the execve was not told")
+	}
 	if res.Reason != ReasonError || record[len(record)-1].Kind != trace.KindSummary {
 		t.Errorf("ended by %s, the record by %s", res.Reason, record[len(record)-1].Kind)
 	}
@@ -116,6 +122,9 @@ func TestRunsBesideEachOther(t *testing.T) {
 						programs[string(e.Argv[len(e.Argv)-1])] = true
 					}
 				}, "/bin/echo", mine)
+				if len(programs) == 0 && skippedOnly(t, res.Record.Path) {
+					programs[mine] = true // the record says that it lacks something, and nothing else was told
+				}
 				if res.Status != 0 || !programs[mine] || len(programs) != 1 || res.Stdout.Bytes != uint64(len(mine)+1) {
 					t.Errorf("status %d, %d bytes, programs %v", res.Status, res.Stdout.Bytes, programs)
 				}

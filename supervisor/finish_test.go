@@ -97,6 +97,7 @@ func testRun(t *testing.T) *Run {
 	must(t, r.storePlan()) // as the envelope waits for it
 	t.Cleanup(func() { must(t, r.Close()) })
 	r.sealer = newSealer(r, "boot")
+	r.sealer.every = time.Hour // tests make their checkpoints themselves, however long they take
 	r.rec = &recorder{plan: r.plan, w: trace.NewWriter(r.files[runs.TraceFile], trace.Options{Wall: time.Now(), Mono: bootTime(), Settled: r.sealer.builder.Add})}
 	return r
 }

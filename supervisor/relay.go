@@ -70,10 +70,11 @@ type relay struct {
 	clean  cleaner    // of what the caller's terminal gets; nil: passed as it is
 	tty    bool       // from is the master of the run's own terminal
 	held   atomic.Pointer[hold]
-	shown  []byte // what clean has let through, reused
-	broken bool   // the record takes no more
-	final  bool   // given up: the numbers are in the result
-	gone   bool   // the caller's reader has closed its end
+	dead   atomic.Bool // the run is: it has had its time for end of file
+	shown  []byte      // what clean has let through, reused
+	broken bool        // the record takes no more
+	final  bool        // given up: the numbers are in the result
+	gone   bool        // the caller's reader has closed its end
 	sum    hash.Hash
 	keep   *share // of the record
 	pass   *share // of the caller's copy; nil: everything
@@ -97,9 +98,10 @@ func (r *relay) run() {
 			r.rest(buf)
 			if h := r.held.Load(); h != nil {
 				h.wait()
-				continue
+			} else if r.dead.Load() {
+				break // what the pipe still held is all there is
 			}
-			break // the run is dead: what the pipe still held is all there is
+			continue // the stop may have been over before we came to it
 		}
 		if err != nil {
 			if err != io.EOF && !errors.Is(err, os.ErrClosed) && !(r.tty && errors.Is(err, unix.EIO)) { // EIO: nobody has the slave

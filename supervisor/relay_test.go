@@ -175,7 +175,7 @@ func TestRelayBudgets(t *testing.T) {
 			got := s.command(t, func(stdout, stderr *os.File) {
 				_, err := stdout.WriteString(text)
 				must(t, err)
-				s.seen(t, 0, 10) // two pipes have no order of their own
+				s.seen(t, 0) // two pipes have no order of their own
 				_, err = stderr.WriteString(text)
 				must(t, err)
 			})
@@ -194,20 +194,18 @@ func TestRelayBudgets(t *testing.T) {
 	}
 }
 
-// seen waits until the pipe of a stream is empty and its bytes were dealt with.
-func (s *testStdio) seen(t *testing.T, stream int, n int64) {
+// seen waits until what the pipe of a stream holds was dealt with: a relay stops only after that.
+func (s *testStdio) seen(t *testing.T, stream int) {
 	t.Helper()
-	pipe, err := s.outs[stream].from.SyscallConn() // Fd would make it block
-	must(t, err)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		left := -1
-		must(t, pipe.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }), err)
-		if left == 0 {
-			time.Sleep(50 * time.Millisecond) // from the read to the budgets
-			return
-		}
-	}
-	t.Fatalf("%d bytes are not read", n)
+	s.hold(t, stream)()
+}
+
+// hold stops the relay of a stream once it has dealt with all that there is.
+func (s *testStdio) hold(t *testing.T, stream int) (release func()) {
+	t.Helper()
+	release = s.outs[stream].hold() // which waits for a while only
+	inTime(t, "the relay's stop", func() { <-s.outs[stream].held.Load().reached })
+	return release
 }
 
 // More than any pipe or chunk holds, past a caller that reads slowly.

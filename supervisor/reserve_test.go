@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +113,8 @@ func TestReserveIsUsed(t *testing.T) {
 // it would have from this process.
 func TestReserveStreamsAndInheritance(t *testing.T) {
 	v := reserve(t)
+	runtime.LockOSThread() // the nice value is a thread's, which the run reads from where it is called
+	defer runtime.UnlockOSThread()
 	old, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	must(t, err)
 	if old >= 20 { // the raw call returns 20 - nice

@@ -26,6 +26,7 @@ const checkpointEvery = time.Second
 type sealer struct {
 	r       *Run
 	boot    string
+	every   time.Duration // checkpointEvery; tests that take longer on a slow machine have it never
 	builder *seal.Builder
 	started func()          // ends the wait for the command, which runs or never will
 	stop    func()          // ends the goroutine
@@ -49,7 +50,7 @@ type sealer struct {
 func newSealer(r *Run, boot string) *sealer {
 	starts, stops := make(chan struct{}), make(chan struct{})
 	return &sealer{
-		r: r, boot: boot, builder: seal.NewBuilder(), starts: starts, stops: stops,
+		r: r, boot: boot, every: checkpointEvery, builder: seal.NewBuilder(), starts: starts, stops: stops,
 		started: sync.OnceFunc(func() { close(starts) }), stop: sync.OnceFunc(func() { close(stops) }),
 	}
 }
@@ -63,7 +64,7 @@ func (s *sealer) begin() {
 		if s.err == nil && s.r.kept {
 			s.err = s.logStart()
 		}
-		tick := time.NewTicker(checkpointEvery)
+		tick := time.NewTicker(s.every)
 		defer tick.Stop()
 		for s.err == nil {
 			select {

@@ -67,7 +67,7 @@ func TestSeal(t *testing.T) {
 		}
 		if durable {
 			took = time.Minute
-			r.sealer.end() // its goroutine would do the same a second later
+			r.sealer.end() // its goroutine would do the same after a while
 			must(t, r.sealer.logStart())
 			must(t, r.sealer.checkpoint())
 			must(t, r.sealer.checkpoint()) // nothing came: no second one

@@ -175,6 +175,7 @@ func (s *stdio) finish(giveUp <-chan struct{}) []Stream {
 	case <-giveUp:
 	case <-time.After(pipeGrace):
 		for _, r := range s.outs {
+			r.dead.Store(true)
 			r.fail(ignoreClosed(r.from.SetReadDeadline(time.Now())))
 		}
 		select {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -85,7 +86,7 @@ func TestRelayHold(t *testing.T) {
 	s.start(nil, s.limits, terminal.Colours, s.record)
 	_, err := s.childOut.WriteString("before")
 	must(t, err)
-	release := s.outs[0].hold()
+	release := s.hold(t, 0)
 	b := make([]byte, 100)
 	n, err := s.out.Read(b)
 	if err != nil || string(b[:n]) != "before" {
@@ -100,6 +101,46 @@ func TestRelayHold(t *testing.T) {
 	n, err = s.out.Read(b)
 	if err != nil || string(b[:n]) != " after" {
 		t.Errorf("%q, %v", b[:n], err)
+	}
+	must(t, s.closeChild())
+	inTime(t, "the relay", func() { s.finish(nil) })
+}
+
+// A relay that did not come to its stop in time, since the caller read too slowly, goes on like any other when the
+// stop is over: the run is not.
+func TestRelayHoldInVain(t *testing.T) {
+	s := newTestStdio(t, true, unbounded)
+	s.start(nil, s.limits, terminal.Colours, s.record)
+	room, err := unix.FcntlInt(s.passed[0].Fd(), unix.F_GETPIPE_SZ, 0)
+	must(t, err)
+	full := func() {
+		inTime(t, "the relay", func() {
+			for n := 0; n < room; time.Sleep(time.Millisecond) {
+				n, err = unix.IoctlGetInt(int(s.passed[0].Fd()), unix.TIOCINQ)
+				must(t, err)
+			}
+		})
+	}
+	wrote := make(chan error, 1)
+	go func() { _, err := s.childOut.Write(make([]byte, 3*room)); wrote <- err }()
+	full()
+	release := s.outs[0].hold()
+	read := func(n int) string {
+		b := make([]byte, n)
+		must(t, s.out.SetReadDeadline(time.Now().Add(patience)))
+		_, err := io.ReadFull(s.out, b)
+		must(t, err)
+		return string(b)
+	}
+	read(room * 3 / 2) // more than it was at when it was to stop
+	full()             // again, by what it has found in the pipe after its last read was broken off
+	release()
+	read(room * 3 / 2)
+	must(t, <-wrote)
+	_, err = s.childOut.WriteString("after")
+	must(t, err)
+	if got := read(len("after")); got != "after" {
+		t.Errorf("%q", got)
 	}
 	must(t, s.closeChild())
 	inTime(t, "the relay", func() { s.finish(nil) })

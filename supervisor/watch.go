@@ -21,7 +21,7 @@ const flushEvery = 100 * time.Millisecond
 // watch waits for the end of the run: the command's own, or one of the limits
 // that need a supervisor (wall clock, cpu, and memory on v1), or a signal.
 func (r *Run) watch(ctx context.Context) exited {
-	w := watcher{r: r, ended: make(chan exited, 1), begun: time.Now(), asked: map[unix.Signal]int{}}
+	w := watcher{r: r, ended: make(chan exited, 1), begun: time.Now(), grace: Grace, asked: map[unix.Signal]int{}}
 	go func() {
 		exit, err := r.proc.Wait()
 		w.ended <- exited{exit: exit, err: err}
@@ -39,6 +39,7 @@ type watcher struct {
 	ended  chan exited
 	oom    chan struct{}
 	begun  time.Time
+	grace  time.Duration       // Grace, but for tests
 	reason string              // why the run is being ended
 	asked  map[unix.Signal]int // signals that ask to end, by how often they came
 	kill   <-chan time.Time
@@ -64,7 +65,7 @@ func (w *watcher) loop(ctx context.Context) exited {
 			e.after = time.Since(w.begun)
 			return e
 		case <-wall:
-			w.end(runs.ReasonWall, Grace)
+			w.end(runs.ReasonWall, w.grace)
 		case <-cpu:
 			if w.overCPU() {
 				w.end(runs.ReasonCPU, 0)
@@ -102,7 +103,7 @@ func (w *watcher) loop(ctx context.Context) exited {
 		case <-w.r.stops:
 			w.suspend()
 		case <-ctx.Done():
-			w.end(runs.ReasonError, Grace)
+			w.end(runs.ReasonError, w.grace)
 			ctx = context.Background()
 		case <-w.kill:
 			w.hangup()

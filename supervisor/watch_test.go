@@ -67,7 +67,7 @@ func watchScript(t *testing.T, limits Limits, traps, script string) *watched {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: new(int), UseCgroupFD: true, CgroupFD: int(r.leaf.Dir().Fd())}
 	out, err := cmd.StdoutPipe()
 	must(t, err, cmd.Start())
-	w := &watched{&watcher{r: r, ended: make(chan exited, 1), begun: time.Now(), asked: map[unix.Signal]int{}}, bufio.NewReader(out), make(chan os.Signal, 4), cmd}
+	w := &watched{&watcher{r: r, ended: make(chan exited, 1), begun: time.Now(), grace: patience, asked: map[unix.Signal]int{}}, bufio.NewReader(out), make(chan os.Signal, 4), cmd}
 	r.cfg.Signals = w.signals
 	r.proc = &initproc.Process{Command: os.NewFile(uintptr(*cmd.SysProcAttr.PidFD), "pidfd")}
 	t.Cleanup(func() { must(t, r.proc.Close()) })
@@ -123,6 +123,7 @@ func TestWatchWall(t *testing.T) {
 		t.Errorf("%+v", end)
 	}
 	w = watchScript(t, limits, "trap '' TERM", "setsid sleep 1000 & while :; do sleep 1000; done")
+	w.grace = Grace
 	end := w.loop(t, t.Context())
 	if end.reason != runs.ReasonWall || !errors.Is(end.err, initproc.ErrDied) || end.after < Grace {
 		t.Errorf("deaf: %+v", end)
@@ -172,6 +173,7 @@ func TestWatchForwards(t *testing.T) {
 		w.ended <- exited{exit: initproc.Exit{Status: w.cmd.ProcessState.Sys().(syscall.WaitStatus)}}
 	}()
 	go func() { done <- w.watcher.loop(t.Context()) }()
+	var asked time.Time // just before the first that has it killed in time
 	for _, step := range []struct {
 		hear string
 		send unix.Signal
@@ -184,11 +186,14 @@ func TestWatchForwards(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("never heard %q", step.hear)
 		}
+		if step.send == unix.SIGTERM && asked.IsZero() {
+			asked = time.Now()
+		}
 		w.signals <- step.send // the second that asks to end is the last
 	}
 	select {
 	case end := <-done:
-		if s := end.exit.Status; end.reason != "" || end.after >= 5*Grace || s.Signal() != unix.SIGKILL {
+		if s := end.exit.Status; end.reason != "" || w.begun.Add(end.after).Sub(asked) >= 5*Grace || s.Signal() != unix.SIGKILL {
 			t.Errorf("%+v", end)
 		}
 	case <-time.After(patience):
