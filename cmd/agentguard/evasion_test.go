@@ -225,7 +225,7 @@ the host, is not worth its price: decision 0021), of descriptors that come with 
 
 Acts can be invented. A process may put a seccomp filter of its own before its calls (browsers and file(1) do), and such a filter can answer one with
 any errno, success too, without making it: an unlink that was never made is then recorded with path_source user, as one that was and as a refusal that was none.
-What the record says of the outcome of calls behind such a filter has `+"`filtered`"+`: the kernel does not say which of them it made.
+What the record says of the outcome of calls behind such a filter has ` + "`filtered`" + `: the kernel does not say which of them it made.
 Nothing is hidden so: what a process does is what the kernel makes. Programs, connections, opened and mapped files are objects of the kernel,
 and cannot be invented. The summary's counts say whether seccomp or prctl was called at all.
 `)
