@@ -241,8 +241,8 @@ func TestExecutedInTurn(t *testing.T) {
 	}
 }
 
-// neverAnswer is a child that holds every execve in its tree, and lets its
-// parent know the tree.
+// neverAnswer is a child that holds every execve in its tree. It lets its parent
+// know the tree, and when it holds one.
 func neverAnswer() {
 	w := New(Config{Limits: DefaultLimits})
 	root, err := os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -253,6 +253,12 @@ func neverAnswer() {
 			err = w.Mark([]Mount{{Tree: os.NewFile(uintptr(fd), "tree"), Source: root}})
 		}
 		fmt.Println(fd, err)
+	}
+	if err == nil {
+		for err = unix.EINTR; err == unix.EINTR; {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(w.group.fd), Events: unix.POLLIN}}, -1)
+		}
+		fmt.Println("holds", err)
 	}
 	_ = unix.Pause()
 	runtime.KeepAlive(w)
@@ -267,7 +273,8 @@ func TestWatcherDies(t *testing.T) {
 	out, err := watcher.StdoutPipe()
 	must(t, err, watcher.Start())
 	defer watcher.Process.Kill()
-	line, err := bufio.NewReader(out).ReadString('\n')
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
 	must(t, err)
 	var fd int
 	if n, _ := fmt.Sscanf(line, "%d <nil>", &fd); n != 1 {
@@ -275,15 +282,24 @@ func TestWatcherDies(t *testing.T) {
 	}
 	// A shell executes it: os/exec would hold a thread, and with one CPU this process.
 	held := exec.Command("/bin/sh", "-c", fmt.Sprintf("exec /proc/%d/fd/%d/bin/true", watcher.Process.Pid, fd))
-	done := make(chan error, 1)
+	done, holds := make(chan error, 1), make(chan string, 1)
 	go func() { done <- held.Run() }()
+	go func() { line, _ := lines.ReadString('\n'); holds <- line }()
 	select {
 	case err := <-done:
 		t.Fatalf("it was not held: %v", err)
+	case line := <-holds:
+		if line != "holds <nil>\n" {
+			t.Fatalf("the watcher says %q", line)
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("it was not held for long: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
 	must(t, watcher.Process.Kill())
-	_, _ = io.Copy(io.Discard, out)
+	_, _ = io.Copy(io.Discard, lines)
 	select {
 	case err := <-done:
 		must(t, err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,7 +146,11 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-func TestRace(t *testing.T) {
+// In a bubble, whose clock stands still while anything can run: what is tried next
+// depends on nobody's being slow.
+func TestRace(t *testing.T) { synctest.Test(t, testRace) }
+
+func testRace(t *testing.T) {
 	cfg := &Config{Table: *compile(t, "tcp a.example 80")}
 	dest := destination{name: "a.example", port: 80}
 	var many []string
@@ -184,7 +189,9 @@ func TestRace(t *testing.T) {
 }
 
 // Many connections at once ask the host once.
-func TestLookOnce(t *testing.T) {
+func TestLookOnce(t *testing.T) { synctest.Test(t, testLookOnce) }
+
+func testLookOnce(t *testing.T) {
 	f := &fakeNet{up: map[string]time.Duration{"203.1.0.1": 0}}
 	cfg := &Config{Table: *compile(t, "tcp a.example 80")}
 	var mu sync.Mutex

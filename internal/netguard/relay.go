@@ -32,9 +32,10 @@ type server struct {
 	events *reporter
 	pipes  pipePool
 	budget *budget
-	open   atomic.Int64 // connections and flows
-	opened atomic.Int64 // ever
-	coming atomic.Int64 // connections that are accepted, and neither live nor refused yet
+	open   atomic.Int64  // connections and flows
+	opened atomic.Int64  // ever
+	coming atomic.Int64  // connections that are accepted, and neither live nor refused yet
+	pass   time.Duration // passLimit, but in tests
 
 	ctx    context.Context // ends with the run
 	stop   context.CancelFunc
@@ -53,7 +54,7 @@ type server struct {
 }
 
 func newServer(cfg *Config, events *reporter) *server {
-	s := &server{cfg: cfg, dir: newDirectory(&cfg.Table), events: events, live: map[*connection]bool{}, budget: newBudget(cfg.MaxBytes)}
+	s := &server{cfg: cfg, dir: newDirectory(&cfg.Table), events: events, live: map[*connection]bool{}, budget: newBudget(cfg.MaxBytes), pass: passLimit}
 	if cfg.PerAddress {
 		s.dir.most = FewNames
 	}
@@ -259,14 +260,18 @@ func (s *server) breakIdle(limit, every time.Duration) {
 		case <-tick.C:
 		}
 		last, given = s.giveBack(last, given)
-		before := time.Now().Add(-limit).UnixNano()
-		s.mu.Lock()
-		for c := range s.live {
-			if c.touched.Load() < before {
-				c.abort(EndIdle)
-			}
+		s.breakSilent(time.Now().Add(-limit))
+	}
+}
+
+// breakSilent breaks off what has been silent since before that time.
+func (s *server) breakSilent(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.live {
+		if c.touched.Load() < before.UnixNano() {
+			c.abort(EndIdle)
 		}
-		s.mu.Unlock()
 	}
 }
 
@@ -290,7 +295,7 @@ const passLimit = 2 * time.Second
 // command's processes are dead and their sockets closed: what they had written is
 // passed on first, as the kernel would have done.
 func (s *server) end() {
-	for until := time.Now().Add(passLimit); s.passing() && time.Now().Before(until); {
+	for until := time.Now().Add(s.pass); s.passing() && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 	s.stop()

@@ -172,22 +172,44 @@ func TestMaxBytes(t *testing.T) {
 
 func TestIdleIsBroken(t *testing.T) {
 	r := newRig(t, nil)
-	const limit = 2 * time.Second
-	go r.s.breakIdle(limit, 20*time.Millisecond)
 	c, s := r.pair()
-	sent := uint64(0)
-	for begun := time.Now(); time.Since(begun) < limit+limit/10; sent++ { // not idle: it goes on past the limit
+	move := func() {
 		mustWrite(t, c, "x")
 		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
+	move()
+	begun := time.Now()
+	move()
+	r.touched(begun)
+	r.s.breakSilent(begun) // it was not silent since
+	move()
+	go r.s.breakIdle(time.Millisecond, 20*time.Millisecond)
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("%v", err)
 	}
-	if e := r.ended(1)[0]; e.End != EndIdle || e.Sent != sent {
-		t.Errorf("%+v, want %d sent", e, sent)
+	if e := r.ended(1)[0]; e.End != EndIdle || e.Sent != 3 {
+		t.Errorf("%+v, want 3 sent", e)
+	}
+}
+
+// touched waits until the one connection has noted a byte of after begun, which it
+// does a moment after the byte has arrived.
+func (r *rig) touched(begun time.Time) {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		r.s.mu.Lock()
+		for c := range r.s.live {
+			if c.touched.Load() >= begun.UnixNano() {
+				r.s.mu.Unlock()
+				return
+			}
+		}
+		r.s.mu.Unlock()
+		if time.Now().After(deadline) {
+			r.t.Fatal("no byte is noted")
+		}
 	}
 }
 
@@ -207,6 +229,7 @@ func TestEndOfTheRun(t *testing.T) {
 func TestEndPassesOnWhatWasSent(t *testing.T) {
 	for range 20 {
 		r := newRig(t, nil)
+		r.s.pass = time.Minute // how long the machine takes is not the matter here
 		c, s := r.pair()
 		const size = 1 << 20
 		written := make(chan error, 1)
