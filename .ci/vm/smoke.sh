@@ -45,6 +45,16 @@ run_case() {
   esac
 }
 
+# await SECONDS CMD... until CMD succeeds. The time only ends a hang: this machine may stand still for seconds.
+await() {
+  local until=$((SECONDS + $1))
+  shift
+  while ! "$@"; do
+    ((SECONDS < until)) || { echo "waited in vain: $*" && return 1; }
+    sleep 0.1
+  done
+}
+
 # expect WANT GOT WHAT fails the case with a sentence.
 expect() {
   [[ $1 == "$2" ]] && return 0
@@ -163,7 +173,7 @@ fi
 
 state=$work/state
 workspace=$scratch/work
-run_seconds=30 # no case may hang the boot
+run_seconds=60 # no case may hang the boot
 
 # ag FLAGS... -- CMD...: one run in the root-owned workspace, which is writable.
 ag() { timeout -k 2 "$run_seconds" "$SMOKE_BIN" exec --state "$state" --mode rw -w "$workspace" "$@"; }
@@ -200,14 +210,23 @@ debris() {
 }
 
 # The first run makes what stays for all later ones (parent cgroup, bpffs with the pinned programs): the base line for
-# case_nothing_left is taken after it.
+# case_nothing_left is taken after it, when what it gave back has gone: the kernel frees BPF objects some time after
+# their last user, a program after its link and a map after its program. What were counted on the way would be missed.
 case_true() {
-  local start=$SECONDS
+  local start=$SECONDS run_seconds=120 same=0 # it takes all programs through the verifier
   ag -- /bin/true || {
     ((SECONDS - start < run_seconds)) || touch "$work/hung"
     return 1
   }
   debris >"$work"/debris.before
+  for _ in {1..30}; do
+    sleep 1
+    debris >"$work"/debris.now
+    if cmp -s "$work"/debris.before "$work"/debris.now; then same=$((same + 1)); else same=0; fi
+    mv "$work"/debris.now "$work"/debris.before
+    ((same < 2)) || return 0
+  done
+  echo "what the machine holds does not come to rest" && return 1
 }
 
 case_exit_status() { expect 42 "$(status ag -- sh -c 'exit 42')" "exit status"; }
@@ -229,7 +248,7 @@ case_host_pid() {
   local pid seen
   sleep 98765.4321 >/dev/null 2>&1 &
   pid=$!
-  grep -qs '98765[.]4321' "/proc/$pid/cmdline"
+  await 60 grep -qs '98765[.]4321' "/proc/$pid/cmdline" # until its execve it has the shell's
   seen=$(ag -- sh -c "grep -las '98765[.]4321' /proc/[0-9]*/cmdline || echo unseen") || true
   kill "$pid"
   expect unseen "$seen" "a host process"
@@ -278,18 +297,16 @@ case_io_uring() { expect_refused 'call(425, 1, None)'; }
 
 # A name that leads to the guest's own loopback is reached on the allowed port, by both families, and nothing else is.
 case_allowlist() {
+  : >"$work/port" # the server may open it later than it is looked at
   python3 - <<'EOF' >"$work/port" &
 import socket
-l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(8); l.settimeout(60); print(l.getsockname()[1], flush=True)
+l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(8); l.settimeout(300); print(l.getsockname()[1], flush=True)
 while True:
     c = l.accept()[0]; c.sendall(b"reached"); c.close()
 EOF
-  local server=$! port='' got
-  for _ in $(seq 200); do
-    port=$(cat "$work/port")
-    [[ -z $port ]] || break
-    sleep 0.1
-  done
+  local server=$! port got
+  await 60 test -s "$work/port"
+  port=$(cat "$work/port")
   printf 'sandbox:\n  filesystem: {workspace: {path: .}}\n  network: {allowlist: ["db.example.com:%s"], allow_private: [db.example.com], resolve: {db.example.com: 127.0.0.1}}\n' \
     "$port" >"$workspace/allow.yaml"
   got=$(ag -p "$workspace/allow.yaml" -- python3 -c '
@@ -301,7 +318,7 @@ def go(host, p, fam=socket.AF_INET):
     except socket.gaierror: return "unknown"
     except OSError as e: return errno.errorcode.get(e.errno, e)
 print(go("db.example.com", port), go("db.example.com", port, socket.AF_INET6), go("db.example.com", port + 1), go("other.example.com", port), go("127.0.0.1", port))
-' "$port")
+' "$port") || true
   kill "$server"
   expect "reached reached EPERM unknown ECONNREFUSED" "$got" "what was reached"
 }
@@ -428,22 +445,17 @@ if told:
 EOF
 }
 
+lives() { pgrep -f '^sleep 4567[.]89' >/dev/null; }
+dead() { ! lives; }
+
 # The supervisor is killed -9: the run must die with it.
 case_supervisor_killed() {
   local pid
   "$SMOKE_BIN" exec --state "$state" --mode rw -w "$workspace" -- sleep 4567.89 >/dev/null 2>&1 &
   pid=$!
-  for _ in {1..100}; do
-    pgrep -f '^sleep 4567[.]89' >/dev/null && break
-    sleep 0.1
-  done
-  pgrep -f '^sleep 4567[.]89' >/dev/null || { echo "the command never started" && return 1; }
+  await "$run_seconds" lives
   kill -9 "$pid"
-  for _ in {1..50}; do
-    pgrep -f '^sleep 4567[.]89' >/dev/null || break
-    sleep 0.1
-  done
-  if pgrep -f '^sleep 4567[.]89'; then echo "still alive after 5 s" && return 1; fi
+  await 30 dead
   ag -- /bin/true # the next start sweeps what the dead one left
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -27,14 +28,70 @@ func straced(t *testing.T, dir, command string) facts {
 	f, err := os.Open(log)
 	must(t, err)
 	defer f.Close()
-	s := straceLog{facts: facts{}, cwd: map[string]string{}, threads: map[string]bool{}, begun: map[string]string{}, start: dir}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 4<<20)
-	for lines.Scan() {
-		s.line(lines.Text())
+	var lines []string
+	scan := bufio.NewScanner(f)
+	scan.Buffer(nil, 4<<20)
+	for scan.Scan() {
+		lines = append(lines, scan.Text())
 	}
-	must(t, lines.Err())
+	must(t, scan.Err())
+	return straceFacts(lines, dir)
+}
+
+// straceFacts reads the log twice: what a task does, its end too, may stand before
+// the call that made it.
+func straceFacts(lines []string, dir string) facts {
+	first := newStraceLog(dir)
+	for _, line := range lines {
+		first.line(line)
+	}
+	s := newStraceLog(dir)
+	s.threads, s.parent = first.threads, first.parent
+	for _, line := range lines {
+		s.line(line)
+	}
 	return s.facts
+}
+
+func newStraceLog(dir string) *straceLog {
+	return &straceLog{
+		facts: facts{}, cwd: map[string]string{}, threads: map[string]bool{}, parent: map[string]string{}, begun: map[string]string{}, start: dir,
+	}
+}
+
+// The order in which strace is told of a parent and its child is the scheduler's.
+func TestStraceLogInAnyOrder(t *testing.T) {
+	want := facts{"exec /bin/x": 1, "thread": 1, "fork": 1, "unlink /w/d/f": 1, "unlink /w/d/e/f": 1, "unlink /w/d/g": 1, "*": 2}
+	for name, log := range map[string]string{
+		"parent first": `10 execve("/bin/x", ["x"], []) = 0
+10 chdir("d") = 0
+10 clone(flags=CLONE_VM|CLONE_THREAD) = 11
+11 +++ exited with 0 +++
+10 clone(flags=SIGCHLD) = 12
+12 unlink("f") = 0
+12 chdir("e") = 0
+12 unlink("f") = 0
+12 +++ exited with 0 +++
+10 unlink("g") = 0
+10 +++ exited with 0 +++`,
+		"child first": `10 execve("/bin/x", ["x"], []) = 0
+10 chdir("d") = 0
+10 clone(flags=CLONE_VM|CLONE_THREAD <unfinished ...>
+11 +++ exited with 0 +++
+10 <... clone resumed>) = 11
+10 clone(flags=SIGCHLD <unfinished ...>
+12 unlink("f") = 0
+12 chdir("e") = 0
+10 <... clone resumed>) = 12
+12 unlink("f") = 0
+12 +++ exited with 0 +++
+10 unlink("g") = 0
+10 +++ exited with 0 +++`,
+	} {
+		if got := straceFacts(strings.Split(log, "\n"), "/w"); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
 }
 
 // straceLog reads what strace -f -y wrote.
@@ -42,6 +99,7 @@ type straceLog struct {
 	facts   facts
 	cwd     map[string]string // by process, where it is not start
 	threads map[string]bool   // tasks that are no process of their own
+	parent  map[string]string // of each process
 	begun   map[string]string // calls that another task interrupted
 	start   string
 }
@@ -101,7 +159,8 @@ func (s *straceLog) call(pid, name, args, ret, opened string) {
 			s.facts.add("thread", 1)
 			break
 		}
-		s.cwd[ret] = s.dir(pid)
+		s.parent[ret] = pid
+		s.cwd[ret] = s.dir(ret)
 		s.facts.add("fork", 1)
 	case "open", "openat", "openat2", "creat":
 		if strings.Contains(args, "O_WRONLY") || strings.Contains(args, "O_RDWR") || name == "creat" {
@@ -128,8 +187,11 @@ func (s *straceLog) call(pid, name, args, ret, opened string) {
 }
 
 func (s *straceLog) dir(pid string) string {
-	if d, ok := s.cwd[pid]; ok {
-		return d
+	for range 10 { // those above it may still be in the calls that made the next
+		if d, ok := s.cwd[pid]; ok {
+			return d
+		}
+		pid = s.parent[pid]
 	}
 	return s.start
 }
