@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "5db1a220f721ee4962404ba68ccd55562d2b2ec3ac424e885146c51975c6fea5"
+const objectsDigest = "dc826ee30b53ccc1f41e2534d4488ede2da1df207b298de015a6e3705e3c229a"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "5abb63030da664353a7f573365f72b7160709ad8f6237a6c9a1d038ccf188676"
+const objectsDigest = "d6f9b957b09f4409cfc60234edaf75a9d7ae0aebe31b7457b49887093e01225a"

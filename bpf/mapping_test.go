@@ -2,9 +2,15 @@ package bpf
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,7 +67,7 @@ func TestAnonymousMemoryIsRecorded(t *testing.T) {
 			made += f.Count
 		case ev.Type == File && f.How == MappedAnon:
 			made++
-			if len(f.Path.Text) > 0 || f.Inode != 0 || !f.Object || f.Args[2]&unix.PROT_EXEC == 0 {
+			if len(f.Path.Text) > 0 || f.Inode != 0 || !f.Object && ev.NR != unix.SYS_MPROTECT || f.Args[2]&unix.PROT_EXEC == 0 {
 				t.Errorf("%+v", f)
 			}
 		case ev.Type == File && f.How == MappedCopy:
@@ -83,4 +89,66 @@ func TestAnonymousMemoryIsRecorded(t *testing.T) {
 	if files := ofType(events, File); len(files) > 16 {
 		t.Errorf("%d records of ten mappings", len(files))
 	}
+}
+
+func init() { acts["busy-maps"] = actBusyMaps }
+
+// actBusyMaps makes one mapping after the other executable, each of another file,
+// while other threads keep the lock of all mappings busy.
+func actBusyMaps(args []string) error {
+	n, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	page := os.Getpagesize()
+	var stop atomic.Bool
+	var busy sync.WaitGroup
+	for range 3 {
+		busy.Go(func() {
+			runtime.LockOSThread()
+			for !stop.Load() {
+				if b, err := unix.Mmap(-1, 0, 64*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON); err == nil {
+					_ = unix.Munmap(b)
+				}
+			}
+		})
+	}
+	defer busy.Wait()
+	defer stop.Store(true)
+	for i := range n {
+		fd, err := unix.Open(fmt.Sprintf("%s/f%d", args[0], i), unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ, unix.MAP_PRIVATE)
+		if err := errors.Join(err, unix.Close(fd)); err != nil {
+			return err
+		}
+		if err := unix.Mprotect(mem, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// No mapping becomes executable without a word of it, whatever other threads do meanwhile.
+func TestBusyMappings(t *testing.T) {
+	h := sharedHost(t)
+	const n = 300
+	dir := fileDir(t, n)
+	events, stats := h.observe(h.open(), RunConfig{RingBytes: 8 << 20}, "busy-maps", dir, strconv.Itoa(n))
+	var files, unknown uint64
+	for _, ev := range events {
+		switch f := &ev.File; {
+		case ev.NR != unix.SYS_MPROTECT && ev.Type != Repeat:
+		case ev.Type == File && f.How == MappedExec && strings.HasPrefix(string(f.Path.Text), dir+"/"):
+			files++
+		case ev.Type == File && f.How == MappedAnon:
+			unknown++
+		case ev.Type == Repeat && f.How == MappedAnon:
+			unknown += f.Count
+		}
+	}
+	t.Logf("%d by their file, %d without", files, unknown)
+	checkCount(t, stats, files+unknown, n)
 }

@@ -8,6 +8,7 @@
 
 #define EINTR 4
 #define EAGAIN 11
+#define EBUSY 16
 #define EALREADY 114
 #define EINPROGRESS 115
 #define ERESTARTSYS 512 /* and up to 516: the call goes on */
@@ -197,19 +198,36 @@ INLINE void on_mmap(const struct member *m, const u64 *args, s64 ret, s32 nr)
 struct range {
 	u64 run, at, end;
 	s32 nr;
-	u32 prot;
+	u32 prot, tries;
 };
 
-#define MAPPINGS 1024 /* that one call is followed through */
+#define MAPPINGS 1024	/* that one call is followed through */
+#define LOCK_TRIES 64	/* in one call, while another thread has the lock of the mappings, or waits for it */
+#define LOCKED (~0ULL)	/* what note_mapping returns then */
 
-/* note_mapping records the mapping at an address and returns how long it is; 0 where none can be seen. */
-SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
+/*
+ * note_mapping records the mapping at an address and returns how long it is; 0
+ * where none can be seen. Other threads can keep the lock from us for as long as
+ * they like. In the last try what becomes executable is told as what is known of
+ * it: memory for which no file vouches.
+ */
+SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr, u32 last)
 {
 	struct mapping mapping = {};
+	long failed = find_vma(current_task_btf(), at, take_mapping, &mapping, 0);
 	struct member m;
 
-	if (find_vma(current_task_btf(), at, take_mapping, &mapping, 0) || !find(&m, run))
+	if (failed && failed != -EBUSY)
 		return 0;
+	if (failed && (!last || !(prot & PROT_EXEC)))
+		return LOCKED;
+	if (!find(&m, run))
+		return 0;
+	if (failed) {
+		found_file(NULL, 0, nr, HOW_MAP_ANON, SOURCE_FD);
+		note_file(m.id, m.run, m.counts);
+		return 0;
+	}
 	found_file(mapping.file, 0, nr, !mapping.file && (prot & PROT_EXEC) ? HOW_MAP_ANON : how_mapped(prot, mapping.flags, !!mapping.copies), SOURCE_OBJECT);
 	if ((prot & PROT_EXEC) || (mapping.flags & VM_SHARED))
 		note_file(m.id, m.run, m.counts);
@@ -223,9 +241,11 @@ SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr)
 /* next_mapping is called by loop(). */
 static long next_mapping(u32 round, struct range *range)
 {
-	u64 len = note_mapping(range->run, range->at, range->prot, range->nr);
+	u64 len = note_mapping(range->run, range->at, range->prot, range->nr, range->tries + 1 == LOCK_TRIES);
 
 	(void)round;
+	if (len == LOCKED)
+		return ++range->tries == LOCK_TRIES;
 	range->at += len;
 	return !len || range->at >= range->end;
 }
@@ -233,7 +253,7 @@ static long next_mapping(u32 round, struct range *range)
 /* on_mprotect records all files that lie in the range: one call can span many mappings. */
 INLINE void on_mprotect(u64 run, const u64 *args, s32 nr)
 {
-	struct range range = {run, args[0], args[0] + args[1], nr, args[2]};
+	struct range range = {run, args[0], args[0] + args[1], nr, args[2], 0};
 
 	if (args[1] && (args[2] & (PROT_EXEC | PROT_WRITE)))
 		loop(MAPPINGS, next_mapping, &range, 0);
