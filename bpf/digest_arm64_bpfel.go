@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "dc826ee30b53ccc1f41e2534d4488ede2da1df207b298de015a6e3705e3c229a"
+const objectsDigest = "e337137aca33c5d1d3c912d4ae2a3dc1d36660ab0a0a45a8e392a1e68c18c004"

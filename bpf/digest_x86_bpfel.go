@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "d6f9b957b09f4409cfc60234edaf75a9d7ae0aebe31b7457b49887093e01225a"
+const objectsDigest = "a1c62a46018a11bb1b289a34805cc10743837c59615399977175aea4efb4013b"

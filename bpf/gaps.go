@@ -27,6 +27,25 @@ const (
 	maxHeld = 64
 )
 
+// patience puts off what is judged by its age when the reader has not looked for
+// long. The whole machine may have stood still meanwhile: then a task that was
+// interrupted between its number and the ring has had no time to go on.
+type patience struct{ looked, until uint64 }
+
+const (
+	longLook = uint64(250 * time.Millisecond) // between two looks
+	respite  = uint64(250 * time.Millisecond)
+)
+
+// over takes the time of each look, and reports whether ages count.
+func (p *patience) over(now uint64) bool {
+	if p.looked != 0 && now > p.looked+longLook {
+		p.until = now + respite
+	}
+	p.looked = now
+	return now >= p.until
+}
+
 // gapTracker follows the sequence numbers.
 type gapTracker struct {
 	mu   sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // number feeds the tracker with the numbers of CPU 2; each event is at the
@@ -93,6 +94,23 @@ func TestGapsSettle(t *testing.T) {
 	counters[2].Seq = 7
 	if read, late, gaps := g.rest(counters); read != 5 || late != 1 || show(gaps) != "5-5:1 @4-4" {
 		t.Errorf("%d read, %d late, %s", read, late, show(gaps))
+	}
+}
+
+// A machine that stood still has not given anybody the time to close a gap.
+func TestPatience(t *testing.T) {
+	var p patience
+	now := uint64(1e9)
+	for i, c := range []struct {
+		later time.Duration
+		want  bool
+	}{
+		{0, true}, {25 * time.Millisecond, true}, {3 * time.Second, false}, {25 * time.Millisecond, false}, {200 * time.Millisecond, false},
+		{25 * time.Millisecond, true}, {25 * time.Millisecond, true}, {300 * time.Millisecond, false}, {300 * time.Millisecond, false}, {250 * time.Millisecond, true},
+	} {
+		if now += uint64(c.later); p.over(now) != c.want {
+			t.Errorf("look %d: %v", i, !c.want)
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ type Run struct {
 	record       ringbuf.Record
 	event, lost  Event
 	gaps         gapTracker
+	patience     patience
 	brake        *brake // nil: none
 	position     func() uint64
 	missedBefore [len(tracingNames)]uint64
@@ -210,7 +211,8 @@ func (r *Run) discardOld() error {
 // Read calls fn for each event until Stop (then it returns nil when the ring is
 // empty) or Close, or until fn returns an error, which it returns. The event
 // and its slices are valid during the call only. Gaps that are certain are
-// delivered as events of type Lost; those of the last second are in Stats.
+// delivered as events of type Lost; those of the last second, and of the time since
+// the reader has stood still, are in Stats.
 func (r *Run) Read(fn func(*Event) error) (err error) {
 	stop, err := r.brake.watch(r.slot.ring.FD())
 	if err != nil {
@@ -294,7 +296,11 @@ func (r *Run) deliver(fn func(*Event) error) error {
 
 // settle delivers the gaps that cannot close any more.
 func (r *Run) settle(fn func(*Event) error) error {
-	for _, gap := range r.gaps.settle(bootTime()) {
+	now := bootTime()
+	if !r.patience.over(now) {
+		return nil
+	}
+	for _, gap := range r.gaps.settle(now) {
 		r.lost = Event{Type: Lost, CPU: gap.CPU, Run: r.id, Time: gap.Before, Lost: gap}
 		if err := fn(&r.lost); err != nil {
 			return err

@@ -313,10 +313,6 @@ struct fdtable {
 	struct file **fd;
 } KERNEL_TYPE;
 
-struct files_struct {
-	struct fdtable *fdt;
-} KERNEL_TYPE;
-
 struct in6_addr {
 	u8 b[16];
 };
@@ -359,6 +355,11 @@ struct pid {
 struct atomic {
 	int counter;
 };
+
+struct files_struct {
+	struct atomic count;
+	struct fdtable *fdt;
+} KERNEL_TYPE;
 
 struct signal_struct {
 	struct atomic live;

@@ -80,12 +80,17 @@ INLINE void forget_note(void)
 		clear_call(note);
 }
 
-/* alone is true where no other thread can have changed the current one's descriptors. */
+/*
+ * alone is true where no other thread can have changed the current one's
+ * descriptors. A note may be missing: on a CPU where a task was interrupted while
+ * it made one, none can be made. Who shares them now shows all the same.
+ */
 INLINE bool8 alone(void)
 {
 	struct note *note = task_storage(&notes, current_task_btf(), NULL, 0);
+	struct files_struct *files = READ((struct task_struct *)current_task(), files);
 
-	return !note || !note->shared;
+	return !(note && note->shared) && READ(files, count.counter) == 1;
 }
 
 #endif
