@@ -105,8 +105,16 @@ func TestPatience(t *testing.T) {
 		later time.Duration
 		want  bool
 	}{
-		{0, true}, {25 * time.Millisecond, true}, {3 * time.Second, false}, {25 * time.Millisecond, false}, {200 * time.Millisecond, false},
-		{25 * time.Millisecond, true}, {25 * time.Millisecond, true}, {300 * time.Millisecond, false}, {300 * time.Millisecond, false}, {250 * time.Millisecond, true},
+		{0, true},
+		{25 * time.Millisecond, true},
+		{3 * time.Second, false},
+		{25 * time.Millisecond, false},
+		{200 * time.Millisecond, false},
+		{25 * time.Millisecond, true},
+		{25 * time.Millisecond, true},
+		{300 * time.Millisecond, false},
+		{300 * time.Millisecond, false},
+		{250 * time.Millisecond, true},
 	} {
 		if now += uint64(c.later); p.over(now) != c.want {
 			t.Errorf("look %d: %v", i, !c.want)
