@@ -82,7 +82,8 @@ func TestLooksAtExecves(t *testing.T) {
 // Where another thread executes, it has the first one's number before it has the new program (de_thread in fs/exec.c), and
 // like each thread it has executed nothing. What it runs then is not what came of it.
 func TestThreadInThePlaceOfTheFirst(t *testing.T) {
-	cmd := exec.Command("/bin/sh", "-c", "(read x) & echo $!; wait") // a child that has executed nothing
+	// A child that has executed nothing; of a command in the background stdin itself is /dev/null.
+	cmd := exec.Command("/bin/sh", "-c", "exec 3<&0; (read x <&3) & echo $!; wait")
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
