@@ -81,12 +81,16 @@ func (t *Writer) finish(sum *Event) error {
 
 // giveUp takes the last records back to make room, and reports whether it could.
 func (t *Writer) giveUp() bool {
+	if len(t.tail) > 0 && t.tail[0] == '\n' { // it ends a torn line, and stays
+		t.settle(t.tail[:1])
+		t.tail = t.tail[1:]
+	}
 	size := int64(len(t.tail))
 	if t.written -= size; size == 0 || !t.truncate() {
 		t.written += size
 		return false
 	}
-	t.seq -= uint64(bytes.Count(t.tail, []byte{'\n'}))
+	t.seq -= records(t.tail)
 	for i := range t.losses { // nothing can be missing after a record that is not there
 		t.losses[i].AfterSeq = min(t.losses[i].AfterSeq, t.seq)
 	}
@@ -140,6 +144,16 @@ func (t *Writer) reached(records []byte) {
 	}
 }
 
+// records counts whole records. An empty line is only the end of a torn one.
+func records(lines []byte) (n uint64) {
+	for line := range bytes.Lines(lines) {
+		if len(line) > 1 {
+			n++
+		}
+	}
+	return n
+}
+
 func (t *Writer) settle(lines []byte) {
 	if t.o.Settled != nil && len(lines) > 0 {
 		t.o.Settled(lines)
@@ -150,7 +164,7 @@ func (t *Writer) settle(lines []byte) {
 // whole record is cut off, and its records are lost.
 func (t *Writer) cutBack(n int) {
 	whole := bytes.LastIndexByte(t.line.b[:n], '\n') + 1
-	t.durable += uint64(bytes.Count(t.line.b[:whole], []byte{'\n'}))
+	t.durable += records(t.line.b[:whole])
 	t.reached(t.line.b[:whole])
 	t.seq = t.durable
 	t.forget(t.line.b[whole:])

@@ -11,7 +11,8 @@ import (
 // there; when that has a summary, nothing is to be added.
 func ResumeWriter(w io.Writer, r io.Reader, o Options) (*Writer, *Report, error) {
 	t := NewWriter(w, o)
-	in := NewReader(r)
+	there := &measured{r: r}
+	in := NewReader(there)
 	var e Event
 	for {
 		err := in.Next(&e)
@@ -33,8 +34,21 @@ func ResumeWriter(w io.Writer, r io.Reader, o Options) (*Writer, *Report, error)
 	}
 	report := in.Report()
 	t.seq, t.durable = report.LastSeq, report.LastSeq
+	t.written = there.n // what is there is not cut off when nothing can be added
 	if report.Torn {
 		t.line.b = append(t.line.b, '\n')
 	}
 	return t, report, nil
+}
+
+// measured counts what is read.
+type measured struct {
+	r io.Reader
+	n int64
+}
+
+func (m *measured) Read(p []byte) (int, error) {
+	n, err := m.r.Read(p)
+	m.n += int64(n)
+	return n, err
 }
