@@ -152,7 +152,7 @@ func (r *recovery) open() (err error) {
 // check refuses a run that is sealed, or whose record was altered.
 func (r *recovery) check() error {
 	text, err := readWhole(r.dir, seal.SealFile)
-	sealed := err == nil
+	sealed := len(text) > 0 // an empty one is what a loss of power leaves
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -162,6 +162,9 @@ func (r *recovery) check() error {
 	if sealed {
 		return r.relog(text)
 	}
+	if err := r.mayRecover(); err != nil {
+		return err
+	}
 	if r.was.Verdict == trace.Altered {
 		return fmt.Errorf("the record does not match its checkpoints (%s): it is left as it is", r.was.Faults[0])
 	}
@@ -170,6 +173,19 @@ func (r *recovery) check() error {
 		err = nil // the supervisor died before it was written
 	}
 	return err
+}
+
+// mayRecover refuses a run whose seal is gone, and that the host's log has: another seal would
+// hide that, and the log has one for each run.
+func (r *recovery) mayRecover() error {
+	log, err := r.vault.Log(r.keys)
+	if err != nil {
+		return err
+	}
+	if l := log.Runs[seal.RunID{User: r.user, ID: r.dir.ID()}]; l != nil && l.Seal != "" {
+		return fmt.Errorf("%s is missing, and the host's log has its digest: the run is left as it is", seal.SealFile)
+	}
+	return nil
 }
 
 // relog gives the host's log a seal that was written just before its writer was

@@ -112,6 +112,40 @@ func TestRecoverSealOutsideLog(t *testing.T) {
 	}
 }
 
+// A loss of power leaves files that are empty: a result and a seal, of which the log knows nothing or has the
+// digest. The one run is recovered, and of the other nobody says that it was not sealed before.
+func TestRecoverEmptied(t *testing.T) {
+	for _, logged := range []bool{false, true} {
+		r := begunRun(t)
+		endRun(t, r, 0)
+		dir, entries := r.dir.Path(), filepath.Join(r.state.Path(), "log/entries")
+		must(t, r.Close())
+		must(t, os.Truncate(filepath.Join(dir, seal.SealFile), 0))
+		must(t, os.Truncate(filepath.Join(dir, runs.ResultFile), 0))
+		if !logged {
+			b, err := os.ReadFile(entries)
+			must(t, err)
+			must(t, os.WriteFile(entries, b[:bytes.IndexByte(b, '\n')+1], 0o600))
+			must(t, os.Remove(filepath.Join(r.state.Path(), "log/head")))
+		}
+		err := Recover(r.caller, r.state, r.id)
+		if (err != nil) != logged || logged && !strings.Contains(err.Error(), "the host's log has its digest") {
+			t.Errorf("logged %v: %v", logged, err)
+		}
+		d, err := r.state.Open(r.id)
+		must(t, err)
+		defer d.Close()
+		r.dir = d
+		want := trace.Incomplete
+		if logged {
+			want = trace.Altered
+		}
+		if rep := verifyRun(t, r); rep.Verdict != want || (len(rep.Faults) > 0) != logged { // verifyRun looks at the log, too
+			t.Errorf("logged %v: %+v", logged, rep)
+		}
+	}
+}
+
 // A record that does not match its checkpoints is not sealed again.
 func TestRecoverRefusesAltered(t *testing.T) {
 	r := begunRun(t)

@@ -212,12 +212,27 @@ func (s *sealer) finish(res *runs.Result, sum *trace.Event) error {
 		return err
 	}
 	s.key.Erase()
-	store.Go(func() { stored = s.r.dir.WriteFile(seal.SealFile, text, durable) })
-	placed, err := s.vault.Append(s.host, s.entry(seal.LogSeal, text), durable)
-	if store.Wait(); err != nil || stored != nil {
-		return errors.Join(err, stored)
+	// The log is told of a seal that is there, or who looks for it takes it for one that was made away with.
+	if err := s.r.dir.WriteFile(seal.SealFile, text, durable); err != nil {
+		return errors.Join(err, s.unseal())
 	}
-	return s.anchorEnd(res, []byte(st.Predicate.Checkpoint), placed.Head)
+	placed, err := s.vault.Append(s.host, s.entry(seal.LogSeal, text), durable)
+	if err == nil {
+		err = s.anchorEnd(res, []byte(st.Predicate.Checkpoint), placed.Head)
+	}
+	if err != nil { // result.json is signed as it is: only who waits is told
+		s.r.cfg.Log.Error().Err(err).Msg("the host's log")
+		res.Error = joinText(res.Error, "the record is sealed, and the host's log is not told: "+err.Error())
+	}
+	return nil
+}
+
+// unseal removes a seal that may not stay: its disk has failed.
+func (s *sealer) unseal() error {
+	if err := s.r.dir.Unlink(seal.SealFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s: %w", seal.SealFile, err)
+	}
+	return nil
 }
 
 // endTable writes the last rows of the block table, and returns the head over

@@ -122,6 +122,56 @@ func TestSealFails(t *testing.T) {
 	}
 }
 
+// A run whose seal is stored and whose end the host's log could not take is sealed: what was signed stays as it
+// is, the caller is told, and recovery tells the log.
+func TestSealOutsideLog(t *testing.T) {
+	r := begunRun(t)
+	r.sealer.end()
+	head := filepath.Join(r.state.Path(), "log/head")
+	must(t, os.Mkdir(head, 0o700))
+	res := endRun(t, r, 0)
+	if res.Record.Verdict == string(trace.Unsealed) || !strings.Contains(res.Error, "the host's log is not told") {
+		t.Errorf("%q, %+v", res.Error, res.Record)
+	}
+	must(t, os.Remove(head))
+	if rep := verifyRun(t, r); rep.Verdict == trace.Altered || rep.State != seal.Sealed {
+		t.Errorf("%+v", rep)
+	}
+	must(t, r.Close())
+	must(t, Recover(r.caller, r.state, r.id))
+	d, err := r.state.Open(r.id)
+	must(t, err)
+	defer d.Close()
+	r.dir = d
+	if rep := verifyRun(t, r); rep.Verdict == trace.Altered || rep.State != seal.Sealed || strings.Contains(strings.Join(rep.Why, " "), "killed") {
+		t.Errorf("%+v", rep)
+	}
+}
+
+// A seal that cannot be stored is not in the host's log: the run is unsealed, not altered, and can be recovered.
+func TestSealNotStored(t *testing.T) {
+	r := begunRun(t)
+	dir := r.dir.Path()
+	must(t, os.MkdirAll(filepath.Join(dir, "."+seal.SealFile+".tmp/x"), 0o700))
+	res := endRun(t, r, 0)
+	if res.Record.Verdict != string(trace.Unsealed) || !strings.Contains(strings.Join(res.Record.Findings, "\n"), "could not be sealed") {
+		t.Errorf("%+v", res.Record)
+	}
+	if rep := verifyRun(t, r); rep.Verdict != trace.Unsealed || len(rep.Faults) > 0 {
+		t.Errorf("%+v", rep)
+	}
+	must(t, os.RemoveAll(filepath.Join(dir, "."+seal.SealFile+".tmp")))
+	must(t, r.Close())
+	must(t, Recover(r.caller, r.state, r.id))
+	d, err := r.state.Open(r.id)
+	must(t, err)
+	defer d.Close()
+	r.dir = d
+	if rep := verifyRun(t, r); rep.Verdict != trace.Incomplete || rep.State != seal.Recovered || len(rep.Faults) > 0 {
+		t.Errorf("%+v", rep)
+	}
+}
+
 // Places that the administrator named get the checkpoint over the whole run and
 // the head of the host's log; what does not arrive is in the log.
 func TestAnchors(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -286,7 +287,7 @@ func (d *RunDir) WriteResult(r *Result, durable bool) error {
 }
 
 // Result reads result.json; fs.ErrNotExist when the run has none yet, or its
-// supervisor died.
+// supervisor died. An empty one is what a loss of power leaves: there is none.
 func (d *RunDir) Result() (*Result, error) {
 	f, err := d.Open(ResultFile)
 	if err != nil {
@@ -299,6 +300,9 @@ func (d *RunDir) Result() (*Result, error) {
 	}
 	if len(b) > maxFileSize {
 		return nil, fmt.Errorf("runs: result of %s is larger than a result can be", d.id)
+	}
+	if len(b) == 0 {
+		return nil, fmt.Errorf("runs: the result of %s is empty: %w", d.id, fs.ErrNotExist)
 	}
 	return ParseResult(b)
 }

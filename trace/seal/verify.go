@@ -43,9 +43,9 @@ func Verify(dir fs.FS, hosts Keys, anchors *Anchors) (*Report, error) {
 	v := &verifier{dir: dir, hosts: hosts, anchors: anchors, report: &Report{}}
 	text, err := readFile(dir, SealFile, MaxSeal)
 	switch {
-	case err == nil:
+	case err == nil && len(text) > 0:
 		err = v.sealed(text)
-	case errors.Is(err, fs.ErrNotExist):
+	case err == nil || errors.Is(err, fs.ErrNotExist): // an empty file is what a loss of power leaves, and says no more than none
 		err = v.unsealed()
 	}
 	if err != nil {
