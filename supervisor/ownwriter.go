@@ -28,7 +28,7 @@ func newOwnWriter(to *os.File, c Caller) (*ownWriter, error) {
 		began <- c.As(func() error {
 			began <- nil
 			for b := range w.todo {
-				n, err := to.Write(b)
+				n, err := writeAll(to, b)
 				w.done <- written{n, err}
 			}
 			return nil

@@ -198,7 +198,7 @@ func (r *relay) chunk(b []byte) {
 	if r.own != nil {
 		w, err = r.own.Write(b)
 	} else {
-		w, err = r.to.Write(b)
+		w, err = writeAll(r.to, b)
 	}
 	r.mu.Lock()
 	r.Passed += int64(w)
@@ -209,6 +209,39 @@ func (r *relay) chunk(b []byte) {
 		r.gone = broken && r.pass == nil                                          // a caller's copy that is cut anyway stops nothing
 		if !broken {
 			r.fail(err)
+		}
+	}
+}
+
+// Whoever shares an open file with us can make it non-blocking at any time, which is of the open file and not of
+// the descriptor (fcntl(2), O_NONBLOCK); ssh(1) and node do that to their standard streams. Go knows of it only
+// where it was so before.
+
+// writeAll is a write that waits for its reader.
+func writeAll(f *os.File, b []byte) (int, error) {
+	n, err := f.Write(b)
+	for errors.Is(err, unix.EAGAIN) && awaitFile(f, unix.POLLOUT) == nil {
+		var more int
+		more, err = f.Write(b[n:])
+		n += more
+	}
+	return n, err
+}
+
+// copyAll copies until end of file, and waits for it.
+func copyAll(w io.Writer, f *os.File) error {
+	_, err := io.Copy(w, f)
+	for errors.Is(err, unix.EAGAIN) && awaitFile(f, unix.POLLIN) == nil {
+		_, err = io.Copy(w, f)
+	}
+	return err
+}
+
+func awaitFile(f *os.File, events int16) error {
+	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: events}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+			return err
 		}
 	}
 }

@@ -349,3 +349,62 @@ func TestSameFile(t *testing.T) {
 	}
 	must(t, r.Close(), w.Close(), dup.Close(), again.Close())
 }
+
+// blockingPipe is a pipe whose ends Go takes for such as block.
+func blockingPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	var p [2]int
+	must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+	r, w = os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+// Streams of the caller's that somebody else makes non-blocking lose nothing.
+func TestRelayNonBlockingCaller(t *testing.T) {
+	out, w := blockingPipe(t)
+	in, typed := blockingPipe(t)
+	s, err := newStdio(true, w, w, nil)
+	must(t, err)
+	defer s.Close()
+	for _, fd := range []int{int(w.Fd()), int(in.Fd())} {
+		must(t, unix.SetNonblock(fd, true))
+	}
+	record, err := os.CreateTemp(t.TempDir(), "stdout")
+	must(t, err)
+	defer record.Close()
+	must(t, s.start(in, unbounded, terminal.Colours, map[string]*os.File{"stdout": record}))
+	inTime(t, "stdin", func() {
+		for i := range byte(50) { // each comes after a look at an empty pipe
+			_, err := typed.Write([]byte{i})
+			must(t, err)
+			b := []byte{0xff}
+			if _, err := io.ReadFull(s.childIn, b); err != nil || b[0] != i {
+				t.Fatalf("byte %d of stdin: %v", i, err)
+			}
+		}
+		must(t, typed.Close())
+		if b, err := io.ReadAll(s.childIn); err != nil || len(b) > 0 {
+			t.Errorf("%d bytes at the end of stdin, %v", len(b), err)
+		}
+	})
+	const size = 1 << 20
+	var got func() string
+	inTime(t, "output", func() {
+		done := make(chan error, 1)
+		go func() { _, err := s.childOut.Write(make([]byte, size)); done <- err }()
+		for n := 0; n < 64<<10; { // full: the next write finds no room
+			n, err = unix.IoctlGetInt(int(out.Fd()), unix.TIOCINQ)
+			must(t, err)
+			time.Sleep(time.Millisecond)
+		}
+		got = reader(out)
+		must(t, <-done)
+	})
+	must(t, s.closeChild())
+	streams := s.finish(nil)
+	must(t, w.Close())
+	if n := len(got()); n != size || streams[0].Error != "" || streams[0].Passed != size {
+		t.Errorf("%d bytes reach the caller, %+v", n, streams[0])
+	}
+}

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"crypto/sha256"
 	"errors"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -124,7 +123,7 @@ func (s *stdio) start(stdin *os.File, limits Limits, level terminal.Level, files
 		return s.typed(stdin, w)
 	}
 	go func() { // ends with the process when the caller never closes its end
-		_, _ = io.Copy(w, stdin) // EPIPE: the command is gone, and so is its interest
+		_ = copyAll(w, stdin) // EPIPE: the command is gone, and so is its interest
 		w.Close()
 	}()
 	return nil
