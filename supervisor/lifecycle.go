@@ -227,7 +227,10 @@ func (r *Run) birth() error {
 	if err == nil {
 		err = r.startMeter()
 	}
-	return errors.Join(err, r.checkNamespaces())
+	if err == nil {
+		err = r.checkNamespaces()
+	}
+	return err
 }
 
 // makeMaterials makes the mounts and the ruleset. The view shows the leaf.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentguard/agentguard/internal/cgroup"
 	"github.com/agentguard/agentguard/internal/testenv"
 	"github.com/agentguard/agentguard/trace"
 	"github.com/agentguard/agentguard/trace/seal"
@@ -217,5 +218,35 @@ func (k *killed) check(dir string) string {
 func (k *killed) write(dir string, record []byte) {
 	if err := os.WriteFile(dir+"/trace.jsonl", record, 0o600); err != nil {
 		k.t.Error(err)
+	}
+}
+
+// Who was moved to a cgroup that was killed once has runs as well: some kernels (6.18) kill what is born from
+// there into another cgroup.
+func TestCallerInKilledCgroup(t *testing.T) {
+	testenv.Root(t)
+	layout, err := cgroup.Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(layout.Unified, testenv.CgroupName())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(time.Minute); unix.Rmdir(dir) != nil; time.Sleep(time.Millisecond) { // busy until its last task has let go of it
+			if time.Now().After(end) {
+				t.Fatalf("%s is not removed", dir)
+			}
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, dir,
+		agentguard(), "exec", "--state", filepath.Join(t.TempDir(), "state"), "--", "echo", "ran")
+	cmd.Dir = "/usr"
+	if out, err := cmd.Output(); err != nil || string(out) != "ran\n" {
+		t.Errorf("%q, %v", out, err)
 	}
 }

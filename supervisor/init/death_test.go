@@ -4,6 +4,7 @@ package initproc
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -233,6 +234,35 @@ func TestStartFails(t *testing.T) {
 	p, err := Start(Config{Cgroup: notACgroup, Flags: unix.CLONE_NEWPID, Stdin: null, Stdout: null, Stderr: null, Guardian: &Program{}})
 	if err == nil || p != nil || !strings.Contains(err.Error(), "clone3 of the run's first process") {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// A PID 1 that is killed before there is a PID 2 is another thing than one that can make none: it is what
+// some kernels do to a birth from a cgroup that was killed once.
+func TestLockedTellsDeaths(t *testing.T) {
+	for script, died := range map[string]bool{"kill -KILL $$": true, "exit 1": false} {
+		p := &Process{plan: &Program{}}
+		var theirs *os.File
+		var err error
+		if p.life, theirs, err = socketpair("lifeline"); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/bin/sh", "-c", script)
+		cmd.ExtraFiles = []*os.File{theirs}
+		err = cmd.Start()
+		theirs.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Pid = cmd.Process.Pid
+		var birth *BirthError
+		if err := p.Locked(limit); errors.Is(err, ErrDied) != died || errors.As(err, &birth) == died {
+			t.Errorf("%s: %v", script, err)
+		}
+		_ = cmd.Wait() // the status is the script's
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
