@@ -43,6 +43,12 @@ func TestAlive(t *testing.T) {
 	if alive(run, "dead") || alive(run, "link") {
 		t.Error("a lock that nobody holds makes a run alive")
 	}
+	other, err := os.Open(lockPath(run, "dead"))
+	must(t, err, unix.Flock(int(other.Fd()), unix.LOCK_SH))
+	if alive(run, "dead") {
+		t.Error("somebody else who asks makes a run alive")
+	}
+	must(t, other.Close())
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), actVariable+"=hold-lock", "LOCK="+lockPath(run, "x"))
 	out, err := cmd.StdoutPipe()

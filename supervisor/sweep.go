@@ -18,13 +18,14 @@ func lockPath(dir, id string) string { return filepath.Join(dir, "live", id) }
 
 // alive reports whether the supervisor of a run still holds its lock. Where that
 // cannot be asked (no descriptors or memory left), the run is not taken for dead.
+// A shared lock is tried, so that two who ask do not see each other.
 func alive(dir, id string) bool {
 	f, err := os.OpenFile(lockPath(dir, id), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ELOOP)
 	}
 	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
 // A lock holds the identity of the state directory that the record is in. When

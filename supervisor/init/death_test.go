@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -268,6 +269,18 @@ func TestLockedTellsDeaths(t *testing.T) {
 
 func TestWriteProgram(t *testing.T) {
 	dir := t.TempDir()
+	var all sync.WaitGroup
+	for range 20 { // runs that begin at once
+		all.Go(func() {
+			f, err := writeProgram(dir + "/init")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			f.Close()
+		})
+	}
+	all.Wait()
 	f, err := writeProgram(dir + "/init")
 	if err != nil {
 		t.Fatal(err)

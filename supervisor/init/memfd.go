@@ -4,8 +4,8 @@ package initproc
 
 import (
 	"errors"
-	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,17 +52,17 @@ func openProgram(fallback string) (*os.File, error) {
 }
 
 // writeProgram keeps the init program in a file of root's for hosts where
-// vm.memfd_noexec forbids memfds. An existing file is replaced, never trusted.
+// vm.memfd_noexec forbids memfds. The file has a name of its own for a moment: several runs may
+// begin at once in this process, and one that was killed may have left its own.
 func writeProgram(path string) (*os.File, error) {
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	w, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o500)
+	w, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
 	}
 	_, err = w.Write(program)
-	if err = errors.Join(err, w.Close()); err != nil {
-		return nil, errors.Join(err, os.Remove(tmp))
+	if err = errors.Join(err, w.Chmod(0o500), w.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(w.Name()))
 	}
-	f, err := os.Open(tmp)
-	return f, errors.Join(err, os.Remove(tmp))
+	f, err := os.Open(w.Name())
+	return f, errors.Join(err, os.Remove(w.Name()))
 }
