@@ -41,8 +41,13 @@ type Staged struct {
 
 // OpenStaged opens the change set of a run. Its index must be the one that the
 // result has the digest of. lock says that something will be decided: two who
-// decide wait for each other.
+// decide wait for each other, and the run is not deleted until d is closed.
 func OpenStaged(d *runs.RunDir, c Caller, lock bool) (*Staged, error) {
+	if lock && !d.Shown() {
+		if err := d.Share(); err != nil {
+			return nil, fmt.Errorf("run %s: %w", d.ID(), err)
+		}
+	}
 	res, err := d.Result()
 	if err != nil {
 		return nil, &Refusal{What: "run " + d.ID() + " has no result, so its changes are not known", Err: err, Remedy: "wait until it has ended"}

@@ -33,9 +33,7 @@ func Forget(c Caller, s *runs.State, id, why string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Close(); err != nil {
-		return err
-	}
+	defer d.Close() // nobody begins to commit what it staged meanwhile
 	v, err := OpenVault(c, s)
 	if err != nil {
 		return err
@@ -52,7 +50,7 @@ func Forget(c Caller, s *runs.State, id, why string) error {
 	if _, err := v.Append(host, &seal.LogEntry{Kind: seal.LogPruned, Run: id, User: LogUser(c, s), By: by, Why: why}, true); err != nil {
 		return err
 	}
-	return s.Remove(id)
+	return s.RemoveAdopted(d)
 }
 
 // What a start recovers on its way, beside its command: of the newest runs, and

@@ -173,6 +173,15 @@ func TestForget(t *testing.T) {
 		t.Errorf("a live run: %v", err)
 	}
 	must(t, r.Close())
+	d, err := r.state.Open(r.id)
+	must(t, err, d.Share())
+	if err := Forget(r.caller, r.state, r.id, "test"); !errors.Is(err, runs.ErrLive) {
+		t.Errorf("one whose changes are being committed: %v", err)
+	}
+	if log, err := os.ReadFile(filepath.Join(r.state.Path(), "log/entries")); err != nil || bytes.Contains(log, []byte(seal.LogPruned)) {
+		t.Errorf("it is there, and the log says %s, %v", log, err)
+	}
+	must(t, d.Close())
 	must(t, Forget(r.caller, r.state, r.id, "test"))
 	v, keys := openVault(t, r)
 	log, err := v.Log(keys)

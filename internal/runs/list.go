@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLive is returned for what may be done to an ended run only.
+// ErrLive is returned for what may be done to an ended run only, and that nobody commits.
 var ErrLive = errors.New("the run is live")
 
 // Summary is one line of a list of runs.
@@ -152,12 +152,17 @@ func (s *State) Remove(id string) error {
 	if err := d.lockDead(); err != nil {
 		return fmt.Errorf("runs: remove %s: %w", id, err)
 	}
-	runs, tmp := int(s.runs.Fd()), ".del-"+id
-	if err := unix.Renameat(runs, id, runs, tmp); err != nil {
-		return fmt.Errorf("runs: remove %s: %w", id, err)
+	return s.RemoveAdopted(d)
+}
+
+// RemoveAdopted deletes a run that [State.Adopt] has opened.
+func (s *State) RemoveAdopted(d *RunDir) error {
+	runs, tmp := int(s.runs.Fd()), ".del-"+d.id
+	if err := unix.Renameat(runs, d.id, runs, tmp); err != nil {
+		return fmt.Errorf("runs: remove %s: %w", d.id, err)
 	}
 	if err := removeTree(runs, tmp, 0); err != nil {
-		return fmt.Errorf("runs: remove %s: %w", id, err)
+		return fmt.Errorf("runs: remove %s: %w", d.id, err)
 	}
 	return nil
 }
@@ -176,19 +181,56 @@ func (s *State) Adopt(id string) (*RunDir, error) {
 }
 
 // lockDead takes the lock of an ended run. Others may hold it for a moment to
-// see whether it is live.
+// see whether it is live, and for longer to commit what it staged: the process that does goes on when
+// whoever began it is killed, and has the journal's lock.
 func (d *RunDir) lockDead() error {
 	for try := 0; ; try++ {
 		err := unix.Flock(int(d.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return nil
+			return d.notCommitting()
 		case err != unix.EWOULDBLOCK:
 			return os.NewSyscallError("flock", err)
+		case try == 5 && !d.Live():
+			return errCommitting
 		case try == 5:
 			return ErrLive
 		}
 		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+var errCommitting = fmt.Errorf("%w: its changes are being committed", ErrLive)
+
+func (d *RunDir) notCommitting() error {
+	f, err := d.Open(CommitFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err == unix.EWOULDBLOCK {
+		return errors.Join(errCommitting, f.Close())
+	}
+	return errors.Join(os.NewSyscallError("flock", err), f.Close())
+}
+
+// shareLimit is how long a supervisor may take for the seal of a run that has its result.
+const shareLimit = 30 * time.Second
+
+// Share keeps an ended run from being deleted until Close. Several may share it. A live one is ErrLive,
+// after it was waited for.
+func (d *RunDir) Share() error {
+	for end := time.Now().Add(shareLimit); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(d.dir.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		if err != unix.EWOULDBLOCK {
+			return os.NewSyscallError("flock", err)
+		}
+		if time.Now().After(end) {
+			return ErrLive
+		}
 	}
 }
 

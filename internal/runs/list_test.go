@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestList(t *testing.T) {
@@ -124,6 +126,49 @@ func TestRemove(t *testing.T) {
 	}
 	if live(s, "r1") {
 		t.Error("a run that is not there is live")
+	}
+}
+
+// A run whose changes somebody commits is not deleted, also when only the process is left that applies
+// them, with the journal. Its supervisor is waited for.
+func TestRemoveCommitting(t *testing.T) {
+	s := openState(t)
+	own := create(t, s, "r1")
+	open := func() *RunDir {
+		d, err := s.Open("r1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	a, b := open(), open()
+	shared := make(chan error)
+	go func() { shared <- a.Share() }()
+	own.Close()
+	if err := errors.Join(<-shared, b.Share()); err != nil {
+		t.Fatal(err)
+	}
+	if live(s, "r1") {
+		t.Error("a run is live by who commits it")
+	}
+	a.Close()
+	if err := s.Remove("r1"); !errors.Is(err, ErrLive) || !strings.Contains(err.Error(), "committed") {
+		t.Errorf("one of two shares it: %v", err)
+	}
+	journal, err := b.OpenAppend(CommitFile)
+	if err == nil {
+		err = unix.Flock(int(journal.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if err := s.Remove("r1"); !errors.Is(err, ErrLive) || !strings.Contains(err.Error(), "committed") {
+		t.Errorf("with a journal in use: %v", err)
+	}
+	journal.Close()
+	if err := s.Remove("r1"); err != nil {
+		t.Error(err)
 	}
 }
 
