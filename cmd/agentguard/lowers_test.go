@@ -111,3 +111,22 @@ ls -A m/ws; cat m/ws/f
 		t.Errorf("%s", out)
 	}
 }
+
+// Who supervises a run is found on btrfs too, where stat(2) and proc_locks(5) number a file system differently.
+func TestSupervisorOnBtrfs(t *testing.T) {
+	testenv.Root(t)
+	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
+		testenv.Beyond(t, "btrfs", err.Error())
+	}
+	const script = `
+cd "$DIR"; mkdir m ws; ` + `eval "$MOUNT" || exit 77
+trap 'cd /; umount "$DIR/m"' EXIT
+"$BIN" exec -q --state m/st -w ws -- sh -c 'echo runs; exec sleep 1000' >out & agentguard=$!
+until grep -q runs out; do sleep 0.01; done
+[ "$("$BIN" ps --json --state m/st | grep -o '"pid":[0-9]*')" = "\"pid\":$agentguard" ] || "$BIN" ps --state m/st
+"$BIN" runs kill --state m/st last
+status=0; wait $agentguard || status=$?; echo $status`
+	if out := inLower(t, script, "MOUNT=truncate -s 200M img; mkfs.btrfs -q img >/dev/null 2>&1; mount -o loop img m"); out != "143\n" {
+		t.Errorf("%s", out)
+	}
+}

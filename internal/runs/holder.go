@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/mountinfo"
 )
 
 // Supervisor is the process that holds a live run.
@@ -52,16 +54,7 @@ func (s *Supervisor) Close() error { return s.pidfd.Close() }
 
 // holder returns the process that holds the exclusive lock of the run.
 func (d *RunDir) holder() (int, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(d.dir.Fd()), &st); err != nil {
-		return 0, os.NewSyscallError("fstat", err)
-	}
-	f, err := os.Open("/proc/locks")
-	if err != nil {
-		return 0, fmt.Errorf("runs: supervisor of %s: %w", d.id, err)
-	}
-	defer f.Close()
-	pid, err := findHolder(f, unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	pid, err := d.findHolder()
 	if err == nil && pid == 0 {
 		err = os.ErrNotExist
 	}
@@ -69,6 +62,38 @@ func (d *RunDir) holder() (int, error) {
 		return 0, fmt.Errorf("runs: supervisor of %s: %w", d.id, err)
 	}
 	return pid, nil
+}
+
+func (d *RunDir) findHolder() (int, error) {
+	major, minor, ino, err := d.lockID()
+	if err != nil {
+		return 0, err
+	}
+	f, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return findHolder(f, major, minor, ino)
+}
+
+// lockID is what proc_locks(5) calls the directory: by the number of its file system, which is not
+// what stat(2) says on btrfs, where each subvolume has one. The mount table has the former.
+func (d *RunDir) lockID() (major, minor uint32, ino uint64, err error) {
+	var stx unix.Statx_t
+	if err := unix.Statx(int(d.dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_MNT_ID, &stx); err != nil {
+		return 0, 0, 0, os.NewSyscallError("statx", err)
+	}
+	table, err := mountinfo.Read()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	for m := range mountinfo.All(table) {
+		if m.ID == stx.Mnt_id {
+			return m.Major, m.Minor, stx.Ino, nil
+		}
+	}
+	return stx.Dev_major, stx.Dev_minor, stx.Ino, nil // the mount of another namespace, as a helper's may be
 }
 
 // findHolder reads proc_locks(5) for an exclusive flock(2); 0 when there is
