@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -165,9 +166,10 @@ func newRunsPrune() *cobra.Command {
 }
 
 // prune hands the ids, newest first, that are too old or too many to forget, and
-// what came of each to tell.
+// what came of each to tell. What has a name that tells no time is nobody's run, and stays.
 func prune(ids []string, age time.Duration, keep int, forget func(id string) error, tell func(id string, err error) error) error {
 	var errs []error
+	ids = slices.DeleteFunc(ids, func(id string) bool { return runs.Began(id).IsZero() })
 	for i, id := range ids {
 		old := age > 0 && runs.Began(id).Before(time.Now().Add(-age))
 		if !old && (keep < 0 || i < keep) {
