@@ -94,6 +94,9 @@ func (r *Run) leftBehind(id string) (bool, error) {
 		return false, err
 	}
 	n, err := d.Size(runs.TraceFile)
+	if errors.Is(err, fs.ErrNotExist) { // killed before it was made
+		err = nil
+	}
 	return n <= recoverBytes, err
 }
 
@@ -117,7 +120,8 @@ type recovery struct {
 
 // Recover finishes what a killed supervisor left: the record gets a summary that
 // says so, the run a result, and the host seals it with its own key as
-// recovered, which is never complete. A live run is runs.ErrLive, a sealed one
+// recovered, which is never complete. Where there was no time for a record, the empty
+// directory goes. A live run is runs.ErrLive, a sealed one
 // ErrSealed. A record that does not match its own checkpoints is left as it is.
 func Recover(c Caller, s *runs.State, id string) error {
 	dir, err := s.Adopt(id)
@@ -125,6 +129,9 @@ func Recover(c Caller, s *runs.State, id string) error {
 		return err
 	}
 	defer dir.Close()
+	if removed, err := s.RemoveEmpty(dir); removed || err != nil {
+		return err
+	}
 	v, err := OpenVault(c, s)
 	if err != nil {
 		return err

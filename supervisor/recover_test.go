@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/trace"
@@ -143,6 +144,44 @@ func TestRecoverEmptied(t *testing.T) {
 		if rep := verifyRun(t, r); rep.Verdict != want || (len(rep.Faults) > 0) != logged { // verifyRun looks at the log, too
 			t.Errorf("logged %v: %+v", logged, rep)
 		}
+	}
+}
+
+// A supervisor that was killed when it had just made the directory leaves no run: recovery removes what is there.
+// Where the log knows of a run in it, the record was made away with.
+func TestRecoverNothing(t *testing.T) {
+	r := begunRun(t)
+	endRun(t, r, 0)
+	id := runs.NewID(time.Now())
+	d, err := r.state.Create(id)
+	must(t, err)
+	if err := Recover(r.caller, r.state, id); !errors.Is(err, runs.ErrLive) {
+		t.Errorf("a live run: %v", err)
+	}
+	must(t, d.Close())
+	d, err = r.state.Open(id)
+	must(t, err)
+	defer d.Close()
+	own, ownID := r.dir, r.id
+	r.dir, r.id = d, id
+	if rep := verifyRun(t, r); rep.Verdict != trace.Unsealed || !strings.Contains(strings.Join(rep.Why, " "), "no record") {
+		t.Errorf("%+v", rep)
+	}
+	if left, err := r.leftBehind(id); !left || err != nil {
+		t.Errorf("a start leaves it: %v", err)
+	}
+	must(t, Recover(r.caller, r.state, id))
+	if _, err := r.state.Open(id); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	r.dir, r.id = own, ownID
+	must(t, os.Remove(filepath.Join(own.Path(), runs.TraceFile)), os.Remove(filepath.Join(own.Path(), seal.SealFile)))
+	if rep := verifyRun(t, r); rep.Verdict != trace.Altered || len(rep.Faults) == 0 {
+		t.Errorf("%+v", rep)
+	}
+	must(t, r.Close())
+	if err := Recover(r.caller, r.state, r.id); err == nil {
+		t.Error("recovered without its record")
 	}
 }
 

@@ -167,6 +167,19 @@ func (s *State) RemoveAdopted(d *RunDir) error {
 	return nil
 }
 
+// RemoveEmpty removes the directory of a run that Adopt has opened, if nothing is in it: its supervisor was killed
+// when it had just made it.
+func (s *State) RemoveEmpty(d *RunDir) (removed bool, err error) {
+	err = unix.Unlinkat(int(s.runs.Fd()), d.id, unix.AT_REMOVEDIR)
+	if err == unix.ENOTEMPTY || err == unix.EEXIST {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("runs: remove %s: %w", d.id, err)
+	}
+	return true, nil
+}
+
 // Adopt opens a run whose supervisor has died, and takes its lock. A live one is
 // ErrLive.
 func (s *State) Adopt(id string) (*RunDir, error) {

@@ -272,6 +272,10 @@ func (l *Log) Check(r *Report, id RunID) {
 		return
 	}
 	r.refuse(r.digest == "" && logged.Seal != "", "the file is missing: the host's log has its digest %s", logged.Seal)
+	if r.bare {
+		r.Faults = append(r.Faults, Fault{File: TraceFile, Text: "the file is missing: the host's log has the start of the run"})
+		r.Verdict, r.Why = trace.Altered, nil
+	}
 	if r.digest == "" || r.Statement == nil {
 		return
 	}

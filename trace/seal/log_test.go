@@ -117,18 +117,21 @@ func TestLogCheck(t *testing.T) {
 		name    string
 		entries []LogEntry
 		seal    bool // the run has its seal
+		bare    bool // it has no record either
 		want    trace.Judgement
 		text    string
 	}{
-		{"as it should be", []LogEntry{started, sealed}, true, trace.Complete, ""},
-		{"killed before the seal was logged", []LogEntry{started}, true, trace.Complete, "killed after it had sealed"},
-		{"unknown", nil, true, trace.Altered, "does not know this run"},
-		{"unknown to a log that lost something", []LogEntry{{Kind: LogDamaged}}, true, trace.Complete, ""},
-		{"another key", []LogEntry{{Kind: LogStart, Run: testRun, SHA256: "00"}}, true, trace.Altered, "another key"},
-		{"another seal", []LogEntry{started, {Kind: LogSeal, Run: testRun, SHA256: "00"}}, true, trace.Altered, "not the seal"},
-		{"no seal any more", []LogEntry{started, sealed}, false, trace.Altered, "the file is missing"},
-		{"not sealed yet", []LogEntry{started}, false, trace.Unsealed, ""},
-		{"another user's", []LogEntry{{Kind: LogStart, Run: testRun, User: 7}}, true, trace.Altered, "does not know this run"},
+		{"as it should be", []LogEntry{started, sealed}, true, false, trace.Complete, ""},
+		{"killed before the seal was logged", []LogEntry{started}, true, false, trace.Complete, "killed after it had sealed"},
+		{"unknown", nil, true, false, trace.Altered, "does not know this run"},
+		{"unknown to a log that lost something", []LogEntry{{Kind: LogDamaged}}, true, false, trace.Complete, ""},
+		{"another key", []LogEntry{{Kind: LogStart, Run: testRun, SHA256: "00"}}, true, false, trace.Altered, "another key"},
+		{"another seal", []LogEntry{started, {Kind: LogSeal, Run: testRun, SHA256: "00"}}, true, false, trace.Altered, "not the seal"},
+		{"no seal any more", []LogEntry{started, sealed}, false, false, trace.Altered, "the file is missing"},
+		{"not sealed yet", []LogEntry{started}, false, false, trace.Unsealed, ""},
+		{"another user's", []LogEntry{{Kind: LogStart, Run: testRun, User: 7}}, true, false, trace.Altered, "does not know this run"},
+		{"no record yet", nil, false, true, trace.Unsealed, "no record"},
+		{"no record any more", []LogEntry{started}, false, true, trace.Altered, "the start of the run"},
 	}
 	for _, tt := range tests {
 		var b []byte
@@ -146,6 +149,9 @@ func TestLogCheck(t *testing.T) {
 		c := clone(m)
 		if !tt.seal {
 			delete(c, SealFile)
+		}
+		if tt.bare {
+			delete(c, TraceFile)
 		}
 		r := verify(t, c, keys)
 		log.Check(r, id)

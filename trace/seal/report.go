@@ -50,4 +50,5 @@ type Report struct {
 	Statement *Statement `json:"statement,omitempty"`
 
 	digest string // of seal.json
+	bare   bool   // there is neither a seal nor a record
 }
