@@ -302,7 +302,7 @@ func (r *Run) limitHits(res *runs.Result, oomKills, refusedForks int64) {
 	for name, hits := range r.net.limits() {
 		add(name, "network."+name, r.plan.Egress.limit(name), hits)
 	}
-	add("stdout", "output.max_stdout_bytes", l.Stdout, one(res.Stdout.Truncated || res.Stderr.Truncated))
+	add("stdout", "output.max_stdout_bytes", l.Stdout, one((res.Stdout.Truncated || res.Stderr.Truncated) && r.stdio.cut()))
 }
 
 // closeRecord writes what was lost, the outputs and the summary.

@@ -114,6 +114,7 @@ func (r *Run) events(t *testing.T) []trace.Event {
 func TestLimitHits(t *testing.T) {
 	r := testRun(t)
 	r.plan.setLimits(policyOf(t, "memory=64M", "stdout=10"))
+	r.stdio = &stdio{outs: []*relay{{cut: true}}}
 	res := &runs.Result{Reason: runs.ReasonWall, Stderr: runs.Output{Truncated: true}}
 	r.limitHits(res, 3, 0)
 	res.Reason = runs.ReasonCPU

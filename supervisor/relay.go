@@ -73,6 +73,7 @@ type relay struct {
 	dead   atomic.Bool // the run is: it has had its time for end of file
 	shown  []byte      // what clean has let through, reused
 	broken bool        // the record takes no more
+	cut    bool        // there was more than the budget
 	final  bool        // given up: the numbers are in the result
 	gone   bool        // the caller's reader has closed its end
 	sum    hash.Hash
@@ -255,6 +256,7 @@ func (r *relay) keepChunk(b []byte) {
 	r.Total += int64(len(b))
 	r.sum.Write(b)
 	n := r.keep.take(len(b))
+	r.cut = r.cut || n < len(b)
 	if n == 0 || r.broken { // after a failed write the copy ends: it has no holes
 		return
 	}

@@ -242,7 +242,7 @@ func TestRelayHugeOutputSlowReader(t *testing.T) {
 	if g := got[0]; g.Total != size || g.Passed != size || g.Kept != 1<<20 || g.SHA256 != hexOf(string(want)) || g.Error != "" {
 		t.Errorf("%+v", g)
 	}
-	if s.kept(t, "stdout") != string(want[:1<<20]) {
+	if s.kept(t, "stdout") != string(want[:1<<20]) || !s.cut() {
 		t.Error("the record's copy is not the first MiB")
 	}
 }
@@ -266,6 +266,9 @@ func TestRelayRecordFails(t *testing.T) {
 	}
 	if g := got[1]; g.Error != "" || g.Kept != 3 {
 		t.Errorf("the other stream suffers: %+v", g)
+	}
+	if s.cut() {
+		t.Error("the disk is taken for the limit")
 	}
 	if o, e := out(), errs(); o != "out" || e != "err" {
 		t.Errorf("the caller got %q, %q", o, e)

@@ -189,6 +189,16 @@ func (s *stdio) finish(giveUp <-chan struct{}) []Stream {
 	return out
 }
 
+// cut reports whether more was written than the record may keep; what a full disk did not take
+// is another matter.
+func (s *stdio) cut() bool {
+	return slices.ContainsFunc(s.outs, func(r *relay) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.cut
+	})
+}
+
 // terminal is the relay of the run's own terminal.
 func (s *stdio) terminal() *relay {
 	return s.outs[slices.IndexFunc(s.outs, func(r *relay) bool { return r.tty })]
