@@ -178,6 +178,9 @@ func (r *Run) newResult(started time.Time, end exited) *runs.Result {
 		res.Continues = r.cfg.Continue.run.ID()
 	}
 	r.status(res, end)
+	if res.Reason == runs.ReasonSignal && r.leaf.KilledAround() > 0 {
+		res.Error = joinText(res.Error, "the kernel killed for want of memory outside of the run: the host's, or that of a cgroup around it, as a container's")
+	}
 	res.Usage.Wall = end.after
 	var err error
 	if res.Usage.User, res.Usage.System, err = r.leaf.CPU(); err != nil {

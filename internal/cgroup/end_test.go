@@ -42,11 +42,33 @@ func TestMemoryLimit(t *testing.T) {
 	} else if err := bystander.Wait(); err == nil {
 		t.Error("the rest of the run lives on: memory.oom.group")
 	}
-	if n := l.OOMKills(); n < 1 {
-		t.Errorf("%d kills", n)
+	if n, others := l.OOMKills(), l.KilledAround(); n < 1 || others != 0 {
+		t.Errorf("%d kills, and %d for others", n, others)
 	}
 	if peak := l.MemoryPeak(); peak < 16<<20 || peak > 49<<20 { // the kernel lets it go over by a few pages
 		t.Errorf("peak %d bytes", peak)
+	}
+}
+
+// Who is killed because a cgroup around the leaf has no more memory has not met the leaf's own limit.
+func TestMemoryLimitAround(t *testing.T) {
+	p := testParent(t)
+	p.need(t, Memory)
+	const around = "50331648"
+	if dir := p.V1[Memory]; dir != "" {
+		if err := errors.Join(write(dir, "memory.limit_in_bytes", around), optional(write(dir, "memory.memsw.limit_in_bytes", around))); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := errors.Join(write(p.Path, "memory.max", around), optional(write(p.Path, "memory.swap.max", "0"))); err != nil {
+		t.Fatal(err)
+	}
+	l := newLeaf(t, p, Limits{Memory: 512 << 20})
+	out, err := act(t, l, "hog").Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != -1 {
+		t.Fatalf("hog: %v, %s", err, out)
+	}
+	if own, others := l.OOMKills(), l.KilledAround(); own != 0 || others < 1 {
+		t.Errorf("%d kills for the leaf's limit, %d for others", own, others)
 	}
 }
 

@@ -30,13 +30,43 @@ func (l *Leaf) MemoryPeak() int64 {
 // OOMKills counts the tasks that the kernel killed because the leaf met its
 // memory limit; 0 where the memory controller is missing.
 func (l *Leaf) OOMKills() int64 {
+	own, _ := l.oomKills()
+	return own
+}
+
+// KilledAround counts those that it killed for want of memory elsewhere: on the host, or in a
+// cgroup around the leaf that has a smaller limit, as a container's.
+func (l *Leaf) KilledAround() int64 {
+	_, around := l.oomKills()
+	return around
+}
+
+// oomKills tells the two apart by whether the limit of the leaf was ever met: the kernel counts who is
+// killed in a cgroup, whatever for (cgroup-v2.rst, memory.events).
+func (l *Leaf) oomKills() (own, around int64) {
 	if l == nil {
-		return 0
+		return 0, 0
 	}
+	var kills int64
+	met := false
 	if dir := l.V1[Memory]; dir != "" {
-		return orZero(first(keyed(dir, "memory.oom_control", "oom_kill"))) // 4.13
+		kills = orZero(first(keyed(dir, "memory.oom_control", "oom_kill"))) // 4.13
+		met = reached(dir, "memory.") || reached(dir, "memory.memsw.")
+	} else if v, err := keyed(l.Path, "memory.events", "oom", "oom_kill"); err == nil {
+		met, kills = v[0] > 0, v[1]
 	}
-	return orZero(first(keyed(l.Path, "memory.events", "oom_kill")))
+	if !met {
+		return 0, kills
+	}
+	return kills, 0
+}
+
+// reached reports whether a limit of v1 was met: its failcnt is not counted any more (seen on 6.18).
+// What was refused was less than a batch of the kernel's (MEMCG_CHARGE_BATCH, 64 pages of up to 64 KiB).
+func reached(dir, prefix string) bool {
+	limit, err := number(dir, prefix+"limit_in_bytes")
+	most, merr := number(dir, prefix+"max_usage_in_bytes")
+	return err == nil && merr == nil && most > limit-min(4<<20, limit/8)
 }
 
 // TaskRefusals counts the forks and clones that the task limit refused; 0 where
