@@ -124,11 +124,10 @@ func takeRate(s *runs.State, name string, n, most int64) error {
 		for range n {
 			kept = binary.LittleEndian.AppendUint64(kept, uint64(now.UnixNano()))
 		}
-		if err := f.Truncate(0); err != nil {
+		if _, err := f.WriteAt(kept, 0); err != nil { // before it is cut: who is killed here, or finds the disk full, has not forgotten
 			return err
 		}
-		_, err = f.WriteAt(kept, 0)
-		return err
+		return f.Truncate(int64(len(kept)))
 	})
 }
 
