@@ -40,11 +40,11 @@ func (r *Run) openRecord() error {
 	}
 	r.dir = dir
 	r.release.push("run directory", func() error {
-		err := dir.Close()
-		if !r.kept {
-			err = errors.Join(err, r.state.Remove(r.id))
+		var err error
+		if !r.kept { // while it is locked: another start would take it for a dead supervisor's
+			err = r.state.RemoveAdopted(dir)
 		}
-		return err
+		return errors.Join(err, dir.Close())
 	})
 	for _, name := range []string{runs.TraceFile, runs.StdoutFile, runs.StderrFile} {
 		f, err := dir.Create(name)

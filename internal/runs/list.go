@@ -155,7 +155,7 @@ func (s *State) Remove(id string) error {
 	return s.RemoveAdopted(d)
 }
 
-// RemoveAdopted deletes a run that [State.Adopt] has opened.
+// RemoveAdopted deletes a run that [State.Adopt] or [State.Create] has opened.
 func (s *State) RemoveAdopted(d *RunDir) error {
 	runs, tmp := int(s.runs.Fd()), ".del-"+d.id
 	if err := unix.Renameat(runs, d.id, runs, tmp); err != nil {
