@@ -39,9 +39,30 @@ type recorder struct {
 	lost     uint64              // numbers of the kernel's that are missing, as far as they are in the record
 	code     *codeRecord         // nil: nothing is hashed
 
-	// hooked holds, by thread, the kind of act that a cgroup program has just
+	// hooked holds, by thread, what a cgroup program has just
 	// refused: the EPERM of the same call, seen at its end, is not a second denial.
-	hooked map[uint32]trace.Kind
+	hooked map[uint32]hooked
+}
+
+// hooked is an act that a cgroup program refused.
+type hooked struct {
+	kind trace.Kind
+	to   netip.AddrPort // invalid where the act has none
+	unix bool           // its address is a path
+}
+
+// ends reports whether a call that ended with EPERM can be that of the act: a sendmmsg of which only a later
+// message was refused ends with success, and leaves what was refused for the thread's next call.
+func (h hooked) ends(kind trace.Kind, e *trace.Event) bool {
+	switch {
+	case h.kind != kind:
+		return false
+	case e.Family == "": // none was given, or it could not be read
+		return true
+	case h.unix || e.Family == "unix":
+		return h.unix && e.Family == "unix"
+	}
+	return !h.to.IsValid() || !e.Addr.IsValid() || netip.AddrPortFrom(e.Addr.Unmap(), e.Port) == h.to
 }
 
 // event is the callback of bpf.Run.Read.
@@ -143,14 +164,14 @@ func (r *recorder) lookedUp() {
 // deny makes a denial of a call that ended so, unless a cgroup program has told it.
 func (r *recorder) deny(b *bpf.Event) bool {
 	kind := callOf(b.NR).kind
+	r.call(b, kind)
 	if have, ok := r.hooked[b.TID]; ok && b.Ret == -int64(unix.EPERM) {
 		delete(r.hooked, b.TID)
-		if have == kind {
+		if have.ends(kind, &r.ev) {
 			r.fold(b)
 			return false
 		}
 	}
-	r.call(b, kind)
 	r.judge(b)
 	return true
 }
@@ -277,9 +298,13 @@ func (r *recorder) socket(b *bpf.Event) {
 		}
 		if s.Hook != bpf.HookEgress {
 			if r.hooked == nil {
-				r.hooked = map[uint32]trace.Kind{}
+				r.hooked = map[uint32]hooked{}
 			}
-			r.hooked[b.TID] = e.Kind
+			h := hooked{kind: e.Kind, unix: b.Type == bpf.Unix}
+			if !h.unix && s.Addr.IsValid() {
+				h.to = netip.AddrPortFrom(s.Addr.Unmap(), s.Port)
+			}
+			r.hooked[b.TID] = h
 		}
 	}
 }

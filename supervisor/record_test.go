@@ -315,6 +315,10 @@ func TestRecordHookAndExitAreOneDenial(t *testing.T) {
 		{"another kind", []bpf.Event{socketEvent(bpf.HookConnect, false), denied(unix.SYS_MOUNT, unix.EPERM)}, 2},
 		{"an allowed hook", []bpf.Event{socketEvent(bpf.HookConnect, true), connect}, 1},
 		{"sendto", []bpf.Event{socketEvent(bpf.HookSendmsg, false), withAddr(unix.SYS_SENDTO, unix.EPERM, v4)}, 1},
+		{"a call to elsewhere, after one message of many", []bpf.Event{socketEvent(bpf.HookSendmsg, false), withAddr(unix.SYS_SENDTO, unix.EPERM, []byte{unix.AF_INET, 0, 0x01, 0xbc, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0})}, 2},
+		{"a call to a unix socket, likewise", []bpf.Event{socketEvent(bpf.HookSendmsg, false), withAddr(unix.SYS_SENDTO, unix.EPERM, []byte{unix.AF_UNIX, 0, 0, 'x'})}, 2},
+		{"mapped", []bpf.Event{socketEvent(bpf.HookConnect, false), withAddr(unix.SYS_CONNECT, unix.EPERM, append([]byte{unix.AF_INET6, 0, 0x01, 0xbb, 0, 0, 0, 0}, netip.MustParseAddr("::ffff:192.0.2.1").AsSlice()...))}, 1},
+		{"an address of no family", []bpf.Event{socketEvent(bpf.HookSendmsg, false), withAddr(unix.SYS_SENDTO, unix.EPERM, append([]byte{0, 0}, v4[2:]...))}, 1},
 		{"a packet is nobody's call", []bpf.Event{socketEvent(bpf.HookEgress, false), withAddr(unix.SYS_SENDTO, unix.EPERM, v4)}, 2},
 		{"socket", []bpf.Event{socketEvent(bpf.HookSocket, false), denied(unix.SYS_SOCKET, unix.EPERM)}, 1},
 	} {
