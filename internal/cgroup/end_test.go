@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/testenv"
 )
 
 func TestMemoryLimit(t *testing.T) {
@@ -115,6 +117,32 @@ func TestTaskLimit(t *testing.T) {
 			t.Fatal("no fork was refused")
 		}
 	}
+}
+
+// Forks that a cgroup around the leaf refuses are not refused by the leaf's limit.
+func TestTaskLimitAround(t *testing.T) {
+	p := testParent(t)
+	p.need(t, Pids)
+	l := newLeaf(t, p, Limits{Tasks: 100})
+	around, dir := p.Path, l.Path
+	if v1 := p.V1[Pids]; v1 != "" {
+		around, dir = v1, l.V1[Pids]
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pids.peak")); err != nil {
+		testenv.Beyond(t, "pids.peak", err.Error())
+	}
+	if err := write(around, "pids.max", "5"); err != nil {
+		t.Fatal(err)
+	}
+	cmd := born(t, l, "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 600 & done; wait")
+	cmd.Stderr = nil // the shell says that it cannot fork
+	if err := cmd.Run(); err == nil {
+		t.Fatal("no fork was refused")
+	}
+	if n := l.TaskRefusals(); n != 0 {
+		t.Errorf("%d forks refused by the leaf's own limit", n)
+	}
+	endLeaf(t, l)
 }
 
 func TestCPU(t *testing.T) {

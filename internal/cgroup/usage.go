@@ -70,7 +70,8 @@ func reached(dir, prefix string) bool {
 }
 
 // TaskRefusals counts the forks and clones that the task limit refused; 0 where
-// the pids controller is missing.
+// the pids controller is missing. Up to Linux 6.10, and in v1 hierarchies, pids.events has also those
+// that a cgroup around the leaf refused, as a container's: pids.peak (6.3) tells whether the leaf was ever full.
 func (l *Leaf) TaskRefusals() int64 {
 	if l == nil {
 		return 0
@@ -78,6 +79,11 @@ func (l *Leaf) TaskRefusals() int64 {
 	dir := l.V1[Pids]
 	if dir == "" {
 		dir = l.Path
+	}
+	most, err := number(dir, "pids.peak")
+	limit, lerr := number(dir, "pids.max") // an error where it is "max"
+	if err == nil && (lerr != nil || most < limit) {
+		return 0
 	}
 	return orZero(first(keyed(dir, "pids.events", "max")))
 }
