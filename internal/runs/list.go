@@ -170,11 +170,10 @@ func (s *State) RemoveAdopted(d *RunDir) error {
 // RemoveEmpty removes the directory of a run that Adopt has opened, if nothing is in it: its supervisor was killed
 // when it had just made it.
 func (s *State) RemoveEmpty(d *RunDir) (removed bool, err error) {
-	err = unix.Unlinkat(int(s.runs.Fd()), d.id, unix.AT_REMOVEDIR)
-	if err == unix.ENOTEMPTY || err == unix.EEXIST {
-		return false, nil
+	if names, err := readNames(d.dir); err != nil || len(names) > 0 {
+		return false, err
 	}
-	if err != nil {
+	if err := unix.Unlinkat(int(s.runs.Fd()), d.id, unix.AT_REMOVEDIR); err != nil {
 		return false, fmt.Errorf("runs: remove %s: %w", d.id, err)
 	}
 	return true, nil
