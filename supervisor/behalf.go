@@ -80,7 +80,7 @@ func BoundByCgroup(p *policy.Policy, membership []byte) (Rates, error) {
 
 // Shown is the state directory of a user, for that user to read.
 type Shown struct {
-	Dir  *os.File // a mount of it that is attached nowhere, read-only, in which root's files are the user's
+	Dir  *os.File // a mount of it that is attached nowhere and stays so, read-only, in which root's files are the user's
 	Path string   // where it lies
 
 	*vault.Snapshot
@@ -108,6 +108,9 @@ func ShowRecords(of Caller, reader int) (*Shown, error) {
 	defer s.Close()
 	defer v.Close()
 	dir, err := showTo(s, reader)
+	if err == nil {
+		dir, err = ofNoNamespace(dir)
+	}
 	if err != nil {
 		return nil, &Refusal{What: "the records cannot be shown to user " + strconv.Itoa(reader), Err: err, Remedy: "root can read them in " + s.Path()}
 	}
@@ -140,6 +143,26 @@ func showMapped(s *runs.State, attr unix.MountAttr, reader int) (*os.File, error
 	attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 	attr.Userns_fd = uint64(ns.Fd())
 	return cloneMount(s.Dir(), &attr)
+}
+
+// ofNoNamespace takes a detached mount out of the mount namespace that open_tree(2) has made for it
+// alone, by closing what was made, and returns another descriptor of it. In that namespace
+// anybody with CAP_SYS_ADMIN in a user namespace, which every user can have, could take its flags
+// away or attach it (mount_setattr(2), move_mount(2)); of a mount in none the kernel refuses both.
+func ofNoNamespace(tree *os.File) (*os.File, error) {
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(tree.Fd())), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(&os.PathError{Op: "open", Path: tree.Name(), Err: err}, tree.Close())
+	}
+	alone := os.NewFile(uintptr(fd), tree.Name())
+	if err := tree.Close(); err != nil {
+		return nil, errors.Join(err, alone.Close())
+	}
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if err == unix.EINVAL {
+		return alone, nil
+	}
+	return nil, errors.Join(fmt.Errorf("the mount of the records can still be changed (mount_setattr: %v)", err), alone.Close())
 }
 
 // noUserNS reports whether this host allows no user namespaces at all.

@@ -42,7 +42,7 @@ func (s *service) attack(name string, env ...string) string {
 func attackMain(name string) {
 	attacks := map[string]func() error{
 		"forged": attackForged, "descriptors": attackDescriptors, "late-descriptors": attackLateDescriptors, "handed-on": attackHandedOn, "heir": attackHeir, "flood": attackFlood,
-		"part": attackPart, "raw": attackRaw, "plans": attackPlans, "world": attackWorld, "runs": attackRuns, "trace": attackTrace, "records": attackRecords, "listen": attackListen,
+		"part": attackPart, "raw": attackRaw, "plans": attackPlans, "world": attackWorld, "runs": attackRuns, "trace": attackTrace, "records": attackRecords, "namespaces": attackNamespaces, "listen": attackListen,
 	}
 	if err := attacks[name](); err != nil {
 		fmt.Fprintln(os.Stderr, err)

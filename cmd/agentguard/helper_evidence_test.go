@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -80,7 +82,8 @@ func (s *service) reach() {
 	}
 }
 
-// attackRecords tries everything that a descriptor of the records could be good for.
+// attackRecords tries everything that a descriptor of the records could be good for: as the user
+// itself, and as root of namespaces of its own.
 func attackRecords() error {
 	c, err := dialSocket()
 	if err != nil {
@@ -97,7 +100,35 @@ func attackRecords() error {
 	if err != nil || f.Kind != helper.Done {
 		return errors.Join(err, errors.New("no records"))
 	}
-	dir := int(f.Files[0].Fd())
+	if err := forgeRecords(f.Files); err != nil {
+		return err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), attackVar+"=namespaces")
+	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = f.Files, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+	}
+	err = cmd.Run()
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSPC) { // this host has none for users
+		return nil
+	}
+	return err
+}
+
+// attackNamespaces is the other half: there the user may mount.
+func attackNamespaces() error {
+	files := []*os.File{os.NewFile(3, "records")}
+	if _, err := unix.FcntlInt(4, unix.F_GETFD, 0); err == nil {
+		files = append(files, os.NewFile(4, "log"))
+	}
+	return forgeRecords(files)
+}
+
+func forgeRecords(files []*os.File) error {
+	dir := int(files[0].Fd())
 	run, err := newestRun(dir)
 	if err != nil {
 		return err
@@ -108,6 +139,8 @@ func attackRecords() error {
 			fmt.Println(what)
 		}
 	}
+	const every = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	gained("remount", unix.MountSetattr(dir, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: every})) // then the rest
 	for _, flags := range []int{unix.O_WRONLY, unix.O_RDWR, unix.O_WRONLY | unix.O_TRUNC, unix.O_RDONLY | unix.O_TRUNC} {
 		_, err := unix.Openat(dir, trace, flags, 0)
 		gained(fmt.Sprintf("open %#x", flags), err)
@@ -123,7 +156,8 @@ func attackRecords() error {
 	gained("chown", unix.Fchownat(dir, trace, os.Getuid(), -1, 0))
 	gained("utimes", unix.UtimesNanoAt(dir, trace, make([]unix.Timespec, 2), 0))
 	gained("xattr", unix.Setxattr(fd+"/"+trace, "user.x", []byte("x"), 0))
-	gained("remount", unix.MountSetattr(dir, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}))
+	_, err = unix.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+	gained("clone", err)
 	gained("attach", unix.MoveMount(dir, "", unix.AT_FDCWD, ".", unix.MOVE_MOUNT_F_EMPTY_PATH))
 	for _, up := range []string{"..", "../../keys/host", "../..", "../helper.log", "/var/lib/agentguard/helper.log"} {
 		var st, top unix.Stat_t
@@ -131,10 +165,10 @@ func attackRecords() error {
 			fmt.Println("reaches", up)
 		}
 	}
-	if len(f.Files) > 1 { // the entries of the log
-		_, err := unix.Write(int(f.Files[1].Fd()), []byte("forged"))
+	if len(files) > 1 { // the entries of the log
+		_, err := unix.Write(int(files[1].Fd()), []byte("forged"))
 		gained("write to the log", err)
-		_, err = unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Files[1].Fd())), unix.O_RDWR, 0)
+		_, err = unix.Open("/proc/self/fd/"+strconv.Itoa(int(files[1].Fd())), unix.O_RDWR, 0)
 		gained("reopen the log", err)
 	}
 	return nil
