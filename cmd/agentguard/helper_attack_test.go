@@ -41,7 +41,7 @@ func (s *service) attack(name string, env ...string) string {
 // attackMain is the life of an attacker.
 func attackMain(name string) {
 	attacks := map[string]func() error{
-		"forged": attackForged, "descriptors": attackDescriptors, "late-descriptors": attackLateDescriptors, "handed-on": attackHandedOn, "heir": attackHeir, "flood": attackFlood,
+		"forged": attackForged, "descriptors": attackDescriptors, "lingers": attackLingers, "late-descriptors": attackLateDescriptors, "handed-on": attackHandedOn, "heir": attackHeir, "flood": attackFlood,
 		"part": attackPart, "raw": attackRaw, "plans": attackPlans, "world": attackWorld, "runs": attackRuns, "trace": attackTrace, "records": attackRecords, "namespaces": attackNamespaces, "listen": attackListen,
 	}
 	if err := attacks[name](); err != nil {
@@ -184,9 +184,63 @@ func attackDescriptors() error {
 	return nil
 }
 
+// attackLingers sends sockets whose last close, by the helper's process, takes a minute: the refusal
+// must not wait for that.
+func attackLingers() error {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	lingering := func() (int, error) {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = errors.Join(
+				unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}),
+				unix.SetNonblock(fd, true), unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 60}))
+		}
+		for err == nil {
+			_, err = unix.Write(fd, make([]byte, 1<<16))
+		}
+		if err == unix.EAGAIN { // full, and nobody reads
+			err = nil
+		}
+		return fd, err
+	}
+	for name, b := range map[string][]byte{
+		"a stream": bytesOf(helper.Exec, request("echo", "gained").lists()), "one too many": bytesOf(helper.Users, nil), "no frame": []byte("GET / HTTP/1.0\r\n\r\n"),
+	} {
+		var fds []int
+		for range 3 {
+			fd, err := lingering()
+			if err != nil {
+				return err
+			}
+			fds = append(fds, fd)
+		}
+		c, err := dialSocket()
+		if err == nil {
+			_, _, err = c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
+		}
+		for _, fd := range fds {
+			err = errors.Join(err, unix.Close(fd)) // the helper's is the last
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			return err
+		}
+		if f, err := helper.Read(c); err != nil || f.Kind != helper.Failed {
+			fmt.Printf("%s: %v\n", name, err)
+		}
+	}
+	return nil
+}
+
 func TestHelperDescriptors(t *testing.T) {
 	s := serveUsers(t)
-	if out := s.attack("descriptors"); out != "" {
+	if out := s.attack("descriptors") + s.attack("lingers"); out != "" {
 		t.Errorf("taken, or not answered:\n%s", out)
 	}
 	s.works()

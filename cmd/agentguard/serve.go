@@ -175,7 +175,7 @@ func (s *served) serve() (*helper.Frame, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer f.Drop()
 	// It may have taken its time: who asks must still be there, and still be allowed to.
 	if err := errors.Join(s.conn.SetReadDeadline(time.Time{}), s.vet()); err != nil {
 		return nil, err
@@ -340,7 +340,7 @@ func (s *served) listen(sigs chan<- os.Signal, resumed chan<- struct{}, gone fun
 			return
 		}
 		sig, ok := signalOf(f)
-		if err := f.Close(); err != nil || !ok {
+		if f.Drop(); !ok {
 			return // no client of ours says such a thing
 		}
 		if sig == unix.SIGCONT {

@@ -79,6 +79,20 @@ func (f *Frame) Close() error {
 	return errors.Join(errs...)
 }
 
+// Drop closes the descriptors, and waits for none: they may be such as take as long to be closed as the
+// other end likes (SO_LINGER, FUSE). What is left of it ends with the process.
+func (f *Frame) Drop() {
+	files := f.Files
+	if f.Files = nil; len(files) == 0 {
+		return
+	}
+	go func() {
+		for _, file := range files {
+			_ = file.Close() // of somebody else's
+		}
+	}()
+}
+
 // ErrFrame is wrapped by the error of whatever is no frame of this protocol.
 var ErrFrame = errors.New("not a request of this protocol")
 
@@ -160,7 +174,8 @@ func Read(c *net.UnixConn) (*Frame, error) {
 	header := make([]byte, headerLen)
 	n, err := f.begin(c, header)
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		f.Drop()
+		return nil, err
 	}
 	if _, err = io.ReadFull(c, header[n:]); err == nil {
 		err = f.body(c, header)
@@ -169,7 +184,8 @@ func Read(c *net.UnixConn) (*Frame, error) {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			err = fmt.Errorf("%w: it ends too early", ErrFrame)
 		}
-		return nil, errors.Join(err, f.Close())
+		f.Drop()
+		return nil, err
 	}
 	return f, nil
 }

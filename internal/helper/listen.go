@@ -27,6 +27,7 @@ type Listener struct {
 	log    *Log
 	gate   *gate
 	env    []string
+	gone   shedder // connections that nobody will read
 
 	mu    sync.Mutex
 	spare *request // waits for the next caller
@@ -114,7 +115,7 @@ func inherited() (*net.UnixListener, error) {
 
 // NewListener serves a socket. env is the whole environment of the processes that it starts.
 func NewListener(socket *net.UnixListener, log *Log, env []string) *Listener {
-	l := &Listener{socket: socket, log: log, env: env}
+	l := &Listener{socket: socket, log: log, env: env, gone: newShedder()}
 	l.gate = newGate((&owners{path: subuidFile}).of, func(uid, unsaid int) {
 		l.note(Entry{
 			Outcome: "refused", UID: uid, GID: -1, Unsaid: unsaid,
@@ -214,7 +215,7 @@ func (l *Listener) refuse(c *net.UnixConn, p *Peer, why error, loud bool) {
 		l.note(e)
 	}
 	refuse(c, why)
-	_ = c.Close()
+	l.gone <- c
 }
 
 // hand gives the connection to the process that waits, or to a new one.
