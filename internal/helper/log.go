@@ -91,8 +91,10 @@ func (l *Log) Write(e Entry) error {
 
 func (e Entry) line() ([]byte, error) {
 	e.Time = time.Now().UTC()
-	e.Why = cut(e.Why)
-	e.Argv, e.Of = cutAll(e.Argv), cut(e.Of)
+	for _, text := range []*string{&e.Outcome, &e.Request, &e.Label, &e.Run, &e.Of, &e.Why} { // most are ours, and one that is not is enough
+		*text = cut(*text)
+	}
+	e.Argv = cutAll(e.Argv)
 	b, err := json.Marshal(e)
 	return append(b, '\n'), err
 }

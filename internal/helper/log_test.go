@@ -169,3 +169,16 @@ func TestSubordinateUIDs(t *testing.T) {
 		t.Errorf("after a change: %d", got)
 	}
 }
+
+// Whatever a caller says, its line is short: lines push one another out of the log.
+func TestLogLineBounded(t *testing.T) {
+	long := strings.Repeat("\x01", 1<<20) // six bytes each, in JSON
+	e := Entry{Outcome: long, Request: long, Label: long, Run: long, Of: long, Why: long}
+	for range 100 {
+		e.Argv = append(e.Argv, long)
+	}
+	b, err := e.line()
+	if err != nil || len(b) > 64<<10 {
+		t.Errorf("a line of %d bytes, %v", len(b), err)
+	}
+}
