@@ -13,7 +13,11 @@ import (
 // Main runs a process started by [Start]; it returns its exit status. Errors go
 // to standard error, which the supervisor reads.
 func Main(serve func() error) int {
-	if err := serve(); err != nil {
+	err := Become()
+	if err == nil {
+		err = serve()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,9 @@ func serve() error {
 	}
 	extra, _ := io.ReadAll(os.NewFile(ControlFD+1, "extra"))
 	say := func(format string, a ...any) { _, err = fmt.Fprintf(conn, format, a...) }
-	say("%s %s %d %q %d", config, extra, len(os.Environ()), os.Args[0], os.Getuid())
+	groups, _ := os.Getgroups()
+	dumpable, _ := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	say("%s %s %d %q %d %d %v %d", config, extra, len(os.Environ()), os.Args[0], os.Getuid(), os.Getgid(), groups, dumpable)
 	fail := false
 	rerr := Receive(conn, func(message string, fds []int) error {
 		text := ""
@@ -90,14 +93,26 @@ func started(t *testing.T, who Identity) *Process {
 func TestProcess(t *testing.T) {
 	who := Identity{UID: os.Getuid(), GID: os.Getgid()}
 	if who.UID == 0 {
-		who = Identity{UID: 65534, GID: 65534}
+		who = Identity{UID: 65534, GID: 65533, Groups: []int{65531, 65532}}
 	}
 	p := started(t, who)
 	first := ""
 	if err := p.Ready(time.Minute, 1000, func(b []byte) bool { first = string(b); return true }); err != nil {
 		t.Fatal(err)
 	}
-	if want := fmt.Sprintf(`config extra 0 "reexec-test" %d`, who.UID); first != want {
+	groups, dumpable := fmt.Sprint(who.Groups), 0 // with another user's ids nobody of that user could have opened its memory
+	if os.Getuid() != 0 {
+		own, _ := os.Getgroups()
+		groups, dumpable = fmt.Sprint(own), 1
+	}
+	b, err := os.ReadFile("/proc/sys/fs/suid_dumpable") // proc_sys_fs(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode, _ := strconv.Atoi(strings.TrimSpace(string(b))); dumpable == 0 {
+		dumpable = mode
+	}
+	if want := fmt.Sprintf(`config extra 0 "reexec-test" %d %d %s %d`, who.UID, who.GID, groups, dumpable); first != want {
 		t.Errorf("%s, want %s", first, want)
 	}
 	if err := errors.Join(p.Send("none", nil), p.Send("two", []*os.File{pipeOf(t, "a"), pipeOf(t, "b")}), p.Finish()); err != nil {

@@ -98,12 +98,12 @@ func start(exe string, spec *Spec) (*Process, error) {
 	_ = unix.CloseRange(ControlFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	p := &Process{what: spec.What, conn: ours}
 	p.cmd = &exec.Cmd{
-		Path: exe, Args: []string{spec.Name, spec.Mode}, Env: []string{}, Dir: "/",
+		Path: exe, Args: []string{spec.Name, spec.Mode}, Env: spec.Who.Environ(), Dir: "/",
 		Stdin: in, Stderr: &p.stderr, ExtraFiles: append([]*os.File{theirs}, spec.Files...),
 		WaitDelay: time.Second,
 		// A group of its own, for the terminal's signals, and no session: each has a share of the
 		// CPU of its own (sched(7), autogroup), and every byte would wait for two shares. leaveTerminal does the rest.
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Credential: Credential(spec.Who)},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, errors.Join(err, ours.Close())
