@@ -43,7 +43,7 @@ func kinds(k helper.Kind) (kind, bool) {
 	case helper.Discard:
 		return kind{"discard", 0, acting, (*served).commit}, true
 	case helper.End:
-		return kind{"kill", 0, lockdown.Of(unix.CAP_KILL), (*served).end}, true
+		return kind{"kill", 0, lockdown.Of(unix.CAP_KILL, unix.CAP_SYS_PTRACE), (*served).end}, true
 	}
 	return kind{}, false
 }
