@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // Log is the helper's own account of what it was asked for: one JSON object a line.
@@ -40,7 +41,7 @@ type Entry struct {
 	Dropped int64     `json:"dropped,omitempty"` // lines that are no longer kept, since the first; of a rotated line
 }
 
-// Bounds of what a caller chooses in a line, in bytes: of each text, and of a command's
+// Bounds of what a caller chooses in a line, in bytes as they are written there: of each text, and of a command's
 // together. One that is refused leaves nothing but its line.
 const (
 	maxText = 512
@@ -109,15 +110,31 @@ func (l *Log) Close() error {
 // cutAll cuts each word, and ends with the one that reaches maxArgv.
 func cutAll(argv []string) (out []string) {
 	for left := maxArgv; len(argv) > 0 && left > 0 && len(out) < 32; argv = argv[1:] {
-		out = append(out, cut(argv[0]))
-		left -= len(out[len(out)-1])
+		word, size := cutTo(argv[0])
+		out = append(out, word)
+		left -= size
 	}
 	return out
 }
 
 func cut(s string) string {
-	if len(s) > maxText {
-		return s[:maxText] + "..."
-	}
+	s, _ = cutTo(s)
 	return s
+}
+
+// cutTo cuts a text to what takes maxText bytes in the line, and returns how many it takes.
+func cutTo(s string) (out string, size int) {
+	for i, r := range s {
+		n := utf8.RuneLen(r)
+		switch {
+		case r < ' ', r == '<', r == '>', r == '&', r == utf8.RuneError, r == 0x2028, r == 0x2029:
+			n = len(`\u0000`) // as encoding/json writes them
+		case r == '"', r == '\\':
+			n = 2
+		}
+		if size += n; size > maxText {
+			return s[:i] + "...", maxText
+		}
+	}
+	return s, size
 }

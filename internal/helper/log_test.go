@@ -172,13 +172,23 @@ func TestSubordinateUIDs(t *testing.T) {
 
 // Whatever a caller says, its line is short: lines push one another out of the log.
 func TestLogLineBounded(t *testing.T) {
-	long := strings.Repeat("\x01", 1<<20) // six bytes each, in JSON
-	e := Entry{Outcome: long, Request: long, Label: long, Run: long, Of: long, Why: long}
-	for range 100 {
-		e.Argv = append(e.Argv, long)
+	for _, c := range []string{"x", "\x01", "\xff", "\u2028", "<", "\"", "\\", "\x7f", "ä", "😀"} {
+		long := strings.Repeat(c, 1<<16)
+		e := Entry{Outcome: long, Request: long, Label: long, Run: long, Of: long, Why: long}
+		for range 100 {
+			e.Argv = append(e.Argv, long)
+		}
+		b, err := e.line()
+		if most := 6*maxText + maxArgv + 512; err != nil || len(b) > most {
+			t.Errorf("%q: a line of %d bytes, at most %d; %v", c, len(b), most, err)
+		}
 	}
-	b, err := e.line()
-	if err != nil || len(b) > 64<<10 {
-		t.Errorf("a line of %d bytes, %v", len(b), err)
+	for _, s := range []string{"", "short", strings.Repeat("x", maxText)} {
+		if got := cut(s); got != s {
+			t.Errorf("%q became %q", s, got)
+		}
+	}
+	if got := cut(strings.Repeat("ä", maxText)); got != strings.Repeat("ä", maxText/2)+"..." {
+		t.Errorf("not cut between letters: %q", got)
 	}
 }
