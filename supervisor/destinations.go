@@ -136,14 +136,15 @@ func (r *recorder) network(n *netguard.Event, plan *Egress) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n.Kind == netguard.KindDNS && !n.Denied && len(r.names) < 2*maxGivenNames {
+	// A question about another type has no address: sockets that have none either are not that name's.
+	if n.Kind == netguard.KindDNS && !n.Denied && n.Asked.Addr().IsValid() && len(r.names) < 2*maxGivenNames {
 		if r.names == nil {
 			r.names = map[netip.Addr][]byte{}
 		}
 		r.names[n.Asked.Addr()] = n.Name
 	}
 	r.write(&e)
-	if e.Kind == trace.KindDNS && e.Verdict == trace.VerdictAllow {
+	if e.Kind == trace.KindDNS && e.Verdict == trace.VerdictAllow && e.Addr.IsValid() {
 		r.nameUnnamed(e.Addr, e.Name)
 	}
 }

@@ -110,6 +110,7 @@ func TestNetworkEvents(t *testing.T) {
 	at := netip.MustParseAddrPort("198.18.0.16:443")
 	for _, e := range []netguard.Event{
 		{Kind: netguard.KindDNS, Name: []byte("a.example"), Asked: netip.AddrPortFrom(at.Addr(), 0)},
+		{Kind: netguard.KindDNS, Name: []byte("a.example")}, // of a type that it has not
 		{Kind: netguard.KindDNS, Name: []byte("b.example\x1b["), Denied: true, Count: 3},
 		{Kind: netguard.KindConnect, Name: []byte("a.example"), Proto: "tcp", Asked: at, Sent: 5, Received: 7, End: netguard.EndClosed},
 		{Kind: netguard.KindConnect, Name: []byte("a.example"), Proto: "tcp", Asked: at, End: netguard.EndFailed, Errno: int(unix.ECONNREFUSED), Text: "connection refused"},
@@ -128,6 +129,9 @@ func TestNetworkEvents(t *testing.T) {
 	}
 	if len(d.limits) != 1 || r.denied.total != 5 || string(r.names[at.Addr()]) != "a.example" {
 		t.Errorf("limits %v, %d denials, names %q", d.limits, r.denied.total, r.names)
+	}
+	if len(r.names) != 1 { // else each socket without an address would have the name
+		t.Errorf("names %q", r.names)
 	}
 	if strings.ContainsRune(out.String(), 0x1b) {
 		t.Error("an escape sequence is written raw")

@@ -29,6 +29,9 @@ const (
 // errPrivate means that a name leads to special ranges only.
 var errPrivate = errors.New("it resolves to private or special addresses only; allow_private would permit them")
 
+// errName means that a name is none of a host: what resolves it, and a proxy, would read something else in it.
+var errName = errors.New("it is no name of a host")
+
 // errWide means that an allowed range holds a special address only by the way.
 var errWide = errors.New("it is a special address inside a wider range that is allowed; allow the address, or a range within its own")
 
@@ -125,6 +128,9 @@ func (d *dialer) connect(ctx context.Context, proto string, dest destination) (n
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	var to reached
+	if dest.name != "" && !hostName(dest.name) {
+		return nil, to, errName
+	}
 	if dest.name == "" { // the policy has the address itself
 		to.addr = netip.AddrPortFrom(dest.addr, dest.port)
 		if n := d.nets(dest.addr); special.Contains(dest.addr) && (n == nil || !special.Names(n.Prefix, dest.addr)) {

@@ -89,6 +89,24 @@ func TestPrivateAddresses(t *testing.T) {
 	}
 }
 
+// A name that no host can have goes to no resolver and to no proxy, wherever it comes from.
+func TestDialOnlyHostNames(t *testing.T) {
+	addr, asked := proxyServer(t, "HTTP/1.1 200 ok\r\n\r\n")
+	for _, proxy := range []*Proxy{nil, {URL: "http://" + addr}} {
+		for _, name := range []string{"::ffff:203.0.113.1%x.w.example", "2001:db8::1%x.w.example", "b.example:22/x.w.example", "b.example:22 http/1.1\r\n\r\n.w.example"} {
+			cfg := &Config{Table: *compile(t, "tcp *.w.example 443"), Proxy: proxy}
+			f := &fakeNet{}
+			d := testDialer(t, cfg, f, func() []string { return []string{"203.0.113.1"} })
+			if _, _, err := d.connect(t.Context(), "tcp", destination{name: name, port: 443}); !errors.Is(err, errName) {
+				t.Errorf("%q, proxy %v: %v", name, proxy != nil, err)
+			}
+			if len(f.tried) > 0 || len(asked()) > 0 {
+				t.Errorf("%q, proxy %v: dialled %q, asked %q", name, proxy != nil, f.tried, asked())
+			}
+		}
+	}
+}
+
 // A range that is wider than a special one does not mean its addresses.
 func TestWideRanges(t *testing.T) {
 	for _, c := range []struct {

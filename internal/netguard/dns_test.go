@@ -3,8 +3,10 @@ package netguard
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,6 +132,70 @@ func TestAnswerRefuses(t *testing.T) {
 		if reply != nil && int(parse(t, reply).RCode) != c.rcode {
 			t.Errorf("%s: %v", name, parse(t, reply).RCode)
 		}
+	}
+}
+
+// What stands before a wildcard's domain is the command's own choice: only a host's name has an
+// address, since what reads a name after that takes others for addresses, or for the end of a line.
+func TestOnlyHostNames(t *testing.T) {
+	d := newDirectory(compile(t, "tcp *.w.example 443"))
+	for name, want := range map[string]bool{
+		"x.w.example.":                             true,
+		"_dmarc.x-1--y.w.example.":                 true,
+		"XN--bcher-kva.w.example.":                 true,
+		strings.Repeat("a", 63) + ".w.example.":    true,
+		"203.0.113.1.w.example.":                   true,
+		"2001:db8::1%x.w.example.":                 false, // an address with a zone to net.Resolver
+		"::ffff:203.0.113.1%x.w.example.":          false,
+		"fe80::1%lo.w.example.":                    false,
+		"a.example:22/x.w.example.":                false, // another host to a proxy
+		"a.example:22 x.w.example.":                false,
+		"a.example:22 http/1.1\r\n\r\n.w.example.": false,
+		"a.example?.w.example.":                    false,
+		"a.example#.w.example.":                    false,
+		"a.example@.w.example.":                    false,
+		"a.example\x00.w.example.":                 false,
+		"b\u00fccher.w.example.":                   false,
+		"*.w.example.":                             false,
+		"[::1].w.example.":                         false,
+		strings.Repeat("a.", 122) + "w.example.":   true,
+	} {
+		packet := ask(t, name, dnsmessage.TypeA, false)
+		reply, q, ok := d.answer(packet, true)
+		m := parse(t, reply)
+		if !ok || q.allowed != want || (addrOf(m) != "") != want || (m.RCode == dnsmessage.RCodeSuccess) != want {
+			t.Errorf("%q: allowed %v, %+v", name, q.allowed, m)
+		}
+	}
+	if len(d.given) != 6 {
+		t.Errorf("addresses are given to %d names: %v", len(d.given), d.given)
+	}
+}
+
+// Questions count together only where they were answered alike: a name without an address of
+// the type comes before one that has it, and a name is not another one with a word behind it.
+func TestQueriesAreToldApart(t *testing.T) {
+	s, events := newTestServer(t, &Config{Table: *compile(t, "tcp *.w.example 443"), IPv6: true, MaxConnections: 10, MaxBytes: -1})
+	for _, q := range []struct {
+		name string
+		kind dnsmessage.Type
+	}{
+		{"a.w.example.", 65}, {"a.w.example.", dnsmessage.TypeAAAA}, {"a.w.example.", dnsmessage.TypeA}, {"a.w.example.", dnsmessage.TypeA},
+		{"a.w.example 6.", dnsmessage.TypeA},
+	} {
+		s.resolve(ask(t, q.name, q.kind, false))
+	}
+	var got []string
+	for _, e := range events() {
+		got = append(got, fmt.Sprintf("%s %v %v", e.Name, e.Asked.Addr().IsValid(), e.Denied))
+	}
+	want := []string{"a.w.example false false", "a.w.example true false", "a.w.example true false", "a.w.example 6 false true"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s.events.flush()
+	if list := events(); len(list) != len(want)+1 || list[len(want)].Count != 1 || !list[len(want)].Asked.Addr().Is4() {
+		t.Errorf("%+v", list)
 	}
 }
 

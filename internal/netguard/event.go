@@ -74,7 +74,15 @@ const (
 type reporter struct {
 	mu   sync.Mutex
 	send func([]byte) error
-	seen map[string]*repeated // dns queries that were told already
+	seen map[queryKey]*repeated // dns queries that were told already
+}
+
+// queryKey is what makes two queries equal: an answer of another family, or none, is another one.
+type queryKey struct {
+	name    string
+	allowed bool
+	full    bool
+	addr    netip.Addr
 }
 
 type repeated struct {
@@ -86,7 +94,7 @@ type repeated struct {
 const maxSeen = 4096
 
 func newReporter(send func([]byte) error) *reporter {
-	return &reporter{send: send, seen: map[string]*repeated{}}
+	return &reporter{send: send, seen: map[queryKey]*repeated{}}
 }
 
 func (r *reporter) emit(e Event) {
@@ -110,10 +118,7 @@ func (r *reporter) emitLocked(e *Event) {
 func (r *reporter) query(q query) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := q.name
-	if q.addr.Is6() {
-		key += " 6"
-	}
+	key := queryKey{q.name, q.allowed, q.full, q.addr}
 	if have := r.seen[key]; have != nil {
 		have.extra++
 		return

@@ -71,6 +71,9 @@ func (d *directory) index(name string) (uint32, bool, error) {
 	if n := d.exact[name]; n != nil {
 		return n.First, true, nil
 	}
+	if !hostName(name) { // the command has chosen all that stands before a wildcard's domain
+		return 0, false, nil
+	}
 	for above := range wildcardsOf(name) {
 		w := d.wild[above]
 		if strings.HasSuffix(name, brokerDomain) {
@@ -95,6 +98,29 @@ func (d *directory) index(name string) (uint32, bool, error) {
 	}
 	return 0, false, nil
 }
+
+// hostName reports whether a name is one that a host can have: letters, digits,
+// hyphens and underscores, in lower case (RFC 1123, 2.1; underscores are in use). A
+// question of DNS may have any bytes, and what reads a name afterwards reads other
+// things in it: "::ffff:192.0.2.1%x.example.com" is an address with a zone to
+// [net.Resolver], and a slash, a space or a line's end ends the name that a proxy reads.
+func hostName(name string) bool {
+	if len(name) > maxHostName {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > maxLabel || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// Bytes of a name, without the root dot, and of one of its labels (RFC 1035, 2.3.4).
+const (
+	maxHostName = 253
+	maxLabel    = 63
+)
 
 // destination is what an address inside stands for.
 type destination struct {
