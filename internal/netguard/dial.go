@@ -26,8 +26,8 @@ const (
 	resolveKeep = 2 * time.Second        // how long an answer serves the next connection
 )
 
-// errPrivate means that a name leads to special ranges only.
-var errPrivate = errors.New("it resolves to private or special addresses only; allow_private would permit them")
+// errPrivate means that a name leads to special ranges, or to this host, only.
+var errPrivate = errors.New("it resolves to private or special addresses only, or to this host; allow_private would permit them")
 
 // errName means that a name is none of a host: what resolves it, and a proxy, would read something else in it.
 var errName = errors.New("it is no name of a host")
@@ -43,6 +43,7 @@ type dialer struct {
 	names   []string              // of allow_private
 	private []netip.Prefix
 	nets    func(netip.Addr) *Net
+	own     func(netip.Addr) bool // of the host itself
 	lookup  func(ctx context.Context, name string) ([]netip.Addr, error)
 	dial    func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	slots   chan struct{}
@@ -99,7 +100,7 @@ func newDialer(c *Config, dir *directory) *dialer {
 	resolver := &net.Resolver{PreferGo: true}
 	plain := &net.Dialer{}
 	return &dialer{
-		resolve: c.Resolve, names: c.PrivateNames, private: c.PrivateNets, nets: dir.net,
+		resolve: c.Resolve, names: c.PrivateNames, private: c.PrivateNets, nets: dir.net, own: newOwnAddresses().has,
 		lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
 			return resolver.LookupNetIP(ctx, "ip", name+".") // the root dot: no search suffix
 		},
@@ -172,11 +173,11 @@ func (d *dialer) addresses(ctx context.Context, proto string, dest destination) 
 	return out, nil
 }
 
-// permitted reports whether a name may lead to an address: to a special one
-// only where allow_private has the name or the address, or the allowlist has
+// permitted reports whether a name may lead to an address: to a special one, or one of
+// the host's own, only where allow_private has the name or the address, or the allowlist has
 // the address itself with this port.
 func (d *dialer) permitted(proto string, dest destination, a netip.Addr) bool {
-	if !special.Contains(a) || d.mayBePrivate(dest.name) {
+	if !special.Contains(a) && !d.own(a) || d.mayBePrivate(dest.name) {
 		return true
 	}
 	if n := d.nets(a); n != nil && n.allows(proto, dest.port) && special.Names(n.Prefix, a) {

@@ -107,6 +107,55 @@ func TestDialOnlyHostNames(t *testing.T) {
 	}
 }
 
+// A name that leads to a public address of this host is refused as one that leads to loopback is.
+func TestOwnAddresses(t *testing.T) {
+	broken := errors.New("no netlink")
+	answer, err := []net.Addr{&net.IPNet{IP: net.ParseIP("203.0.113.1"), Mask: net.CIDRMask(24, 32)}, &net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(64, 128)}}, error(nil)
+	asked := 0
+	own := &ownAddresses{list: func() ([]net.Addr, error) { asked++; return answer, err }}
+	for _, c := range []struct {
+		cfg    Config
+		allow  string
+		to     string
+		wanted bool
+	}{
+		{Config{}, "tcp a.example 443", "203.0.113.1", false},
+		{Config{}, "tcp a.example 443", "::ffff:203.0.113.1", false},
+		{Config{}, "tcp a.example 443", "2001:db8::1", false},
+		{Config{}, "tcp a.example 443", "203.0.113.2", true},
+		{Config{PrivateNames: []string{"a.example"}}, "tcp a.example 443", "203.0.113.1", true},
+		{Config{PrivateNets: []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}}, "tcp a.example 443", "203.0.113.1", true},
+		{Config{}, "tcp 203.0.113.1/32 443", "203.0.113.1", true},
+		{Config{}, "tcp 203.0.113.0/24 443", "203.0.113.1", false},
+	} {
+		c.cfg.Table = *compile(t, c.allow)
+		f := &fakeNet{up: map[string]time.Duration{netip.MustParseAddr(c.to).Unmap().String(): 0}}
+		d := testDialer(t, &c.cfg, f, func() []string { return []string{c.to} })
+		d.own = own.has
+		conn, _, derr := d.connect(t.Context(), "tcp", destination{name: "a.example", port: 443})
+		if (derr == nil) != c.wanted || derr != nil && (!errors.Is(derr, errPrivate) || len(f.tried) > 0) {
+			t.Errorf("%s, to %s: %v, tried %q", c.allow, c.to, derr, f.tried)
+		}
+		if conn != nil {
+			conn.Close()
+		}
+	}
+	if asked != 1 {
+		t.Errorf("listed %d times", asked)
+	}
+	own.until, answer, err = time.Time{}, nil, broken
+	if !own.has(netip.MustParseAddr("203.0.113.1")) {
+		t.Error("what was known is forgotten")
+	}
+	own.until, err = time.Time{}, nil
+	if own.has(netip.MustParseAddr("203.0.113.1")) {
+		t.Error("an address that the host has no more is its own")
+	}
+	if !newOwnAddresses().has(netip.MustParseAddr("127.0.0.1")) {
+		t.Error("this host has no loopback")
+	}
+}
+
 // A range that is wider than a special one does not mean its addresses.
 func TestWideRanges(t *testing.T) {
 	for _, c := range []struct {
