@@ -2,10 +2,13 @@ package supervisor
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/bpf"
 	"github.com/agentguard/agentguard/internal/netguard"
@@ -95,6 +98,12 @@ func newEgress(in *planInput) (*Egress, error) {
 		}
 	}
 	for _, port := range p.Publish {
+		if e.allows(unix.IPPROTO_TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port.N))) {
+			return nil, &Refusal{
+				What:   fmt.Sprintf("127.0.0.1:%d of the allowlist leads out to the port that network.publish leads in from there: one connection would go round for ever", port.N),
+				Clause: "network.publish", Remedy: "publish another port, or allow another",
+			}
+		}
 		e.Publish = append(e.Publish, uint16(port.N))
 	}
 	most := int64(1 << 14)

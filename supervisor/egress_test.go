@@ -90,6 +90,21 @@ func TestEgressWithoutBPF(t *testing.T) {
 	}
 }
 
+// A published port that leads in to where the allowlist leads out again is refused.
+func TestPublishedPortIsNotAllowed(t *testing.T) {
+	for allow, ok := range map[string]bool{
+		"127.0.0.1:8080": false, "localhost:8000-9000": false, "127.0.0.0/8:8080": false,
+		"127.0.0.1:8081": true, "127.0.0.2:8080": true, "udp://127.0.0.1:8080": true, "[::1]:8080": true, "a.example:8080": true,
+	} {
+		_, err := newPlan(fakeInput(policyOf(t, "allow="+allow, "publish=8080")))
+		if ok {
+			must(t, err)
+		} else if refusal(t, err).Clause != "network.publish" {
+			t.Errorf("%s: %v", allow, err)
+		}
+	}
+}
+
 // Nobody dials as root.
 func TestDialIdentity(t *testing.T) {
 	if got := dialIdentity(Caller{UID: 0, Groups: []int{0, 4}}); got.UID != dialUID || got.GID != dialUID || len(got.Groups) != 0 {
