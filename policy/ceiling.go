@@ -1,8 +1,11 @@
 package policy
 
 import (
+	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/agentguard/agentguard/internal/special"
 )
 
 // CeilingFile is where the ceiling of the host is.
@@ -51,7 +54,7 @@ func parseCeiling(name string, src []byte) (*Ceiling, error) {
 	f, errs := parse(name, "ceiling", src)
 	c := &Ceiling{keys: f.keys}
 	errs = append(errs, f.applyTo(&c.most)...)
-	for _, key := range []string{"env.set", "network.resolve", "filesystem.protect"} {
+	for _, key := range []string{"env.set", "filesystem.protect"} {
 		if src, ok := f.keys[key]; ok {
 			errs = append(errs, wrong("remove it", "%s grants nothing that a ceiling could bound", key).at(src, key))
 		}
@@ -87,8 +90,47 @@ func (p *Policy) Bound(c *Ceiling) error {
 			errs = append(errs, e)
 		}
 	}
+	errs = append(errs, p.boundPins(c)...)
 	p.boundFound(c)
 	return append(errs, p.boundWorkspace(c)...).sorted().err()
+}
+
+// boundPins holds pinned names to a ceiling that bounds the allowlist and says nothing
+// of pins: a name that it allows would otherwise lead wherever its caller wants.
+func (p *Policy) boundPins(c *Ceiling) (errs Errors) {
+	const key = "network.resolve"
+	src, bounds := c.keys["network.allowlist"]
+	if _, said := c.keys[key]; said || !bounds {
+		return nil
+	}
+	for _, r := range p.Resolve {
+		if !c.pinCovered(r) {
+			errs = append(errs, wrong(src.String()+" allows names, and no address of yours for one: "+key+" beside it would, or a range that holds it",
+				"%s: %s is above the ceiling", key, quote(r.Name+"="+r.Addr)).at(r.Source, key))
+		}
+	}
+	return errs
+}
+
+// pinCovered reports whether a range of the ceiling's has the address of a pin, or it is
+// a special one that the ceiling's allow_private lets the name lead to.
+func (c *Ceiling) pinCovered(r Resolve) bool {
+	addr, err := netip.ParseAddr(r.Addr)
+	if err != nil {
+		return false
+	}
+	own := netip.PrefixFrom(addr, addr.BitLen()).String()
+	for _, a := range c.most.Allow {
+		if hostCovers(a.Host, a.Prefix, "", own) {
+			return true
+		}
+	}
+	for _, t := range c.most.AllowPrivate {
+		if privateCovers(t.Value, own) || special.Contains(addr) && privateCovers(t.Value, r.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // boundWorkspace holds the workspace, after its mode is bounded, to the paths

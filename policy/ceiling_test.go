@@ -21,7 +21,7 @@ func mustCeiling(t *testing.T, body string) *Ceiling {
 }
 
 // unbounded are the keys that grant nothing a ceiling could bound.
-var unbounded = []string{"filesystem.protect", "network.resolve", "env.set"}
+var unbounded = []string{"filesystem.protect", "env.set"}
 
 // For every key: what the ceiling has passes, what it has not is an error with
 // the clause, the policy's line and the ceiling's line.
@@ -174,6 +174,34 @@ func TestBoundPatterns(t *testing.T) {
 	}
 }
 
+// A ceiling that bounds names bounds what they are pinned to: another address is another destination.
+func TestBoundPins(t *testing.T) {
+	for _, x := range []struct {
+		ceiling, addr string
+		ok            bool
+	}{
+		{"egress: allowlist", "203.0.113.1", true}, // nothing is bounded
+		{"allowlist: ['*.w.example:443']", "203.0.113.1", false},
+		{"allowlist: ['*.w.example:443'], resolve: {}", "203.0.113.1", false},
+		{"allowlist: ['*.w.example:443'], resolve: {a.w.example: 203.0.113.2}", "203.0.113.1", false},
+		{"allowlist: ['*.w.example:443'], resolve: {b.w.example: 203.0.113.1}", "203.0.113.1", false},
+		{"allowlist: ['*.w.example:443'], resolve: {a.w.example: 203.0.113.1}", "203.0.113.1", true},
+		{"resolve: {}", "203.0.113.1", false},
+		{"allowlist: ['*.w.example:443', '203.0.113.0/24:443']", "203.0.113.1", true},
+		{"allowlist: ['*.w.example:443', '203.0.113.0/24:443']", "203.0.112.1", false},
+		{"allowlist: ['*.w.example:443'], allow_private: [10.0.0.0/8]", "10.0.0.1", true},
+		{"allowlist: ['*.w.example:443'], allow_private: ['*.w.example']", "10.0.0.1", true},
+		{"allowlist: ['*.w.example:443'], allow_private: ['*.w.example']", "203.0.113.1", false},
+		{"allowlist: ['*.w.example:443'], allow_private: [b.w.example]", "10.0.0.1", false},
+	} {
+		p := merge(t, mustFlags(t, Flag{"resolve", "a.w.example=" + x.addr}))
+		err := p.Bound(mustCeiling(t, "  network: {"+x.ceiling+"}\n"))
+		if (err == nil) != x.ok || err != nil && !strings.Contains(err.Error(), `network.resolve: "a.w.example=`+x.addr+`" is above the ceiling`) {
+			t.Errorf("%s: %v", x.ceiling, err)
+		}
+	}
+}
+
 func TestNilCeiling(t *testing.T) {
 	if err := merge(t).Bound(nil); err != nil {
 		t.Error(err)
@@ -191,7 +219,7 @@ func TestReadCeiling(t *testing.T) {
 		"":                              "the file is empty (start with ceiling:)",
 		"sandbox: {}":                   "this file must start with ceiling:",
 		"ceiling: {env: {set: {A: b}}}": "env.set grants nothing that a ceiling could bound",
-		"ceiling: {network: {resolve: {a.example: 10.0.0.1}}}":       "network.resolve grants nothing",
+		"ceiling: {network: {resolve: {a.example: 10.0.0.1}}}":       "",
 		"ceiling: {filesystem: {protect: []}}":                       "filesystem.protect grants nothing",
 		"ceiling: {filesystem: {writable_mounts: [\"/a:/b\"]}}":      "a ceiling bounds paths of the host",
 		"ceiling: {filesystem: {writable_mounts: [\"!/a\"]}}":        "removes nothing",

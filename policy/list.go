@@ -136,7 +136,7 @@ func (l list[T]) bound(p, most *Policy, src Source) Errors {
 		case l.covered(allowed, e):
 			kept = append(kept, e)
 		case !l.src(e).yields():
-			errs = append(errs, above(l.src(e), quote(l.id(e)), src, l.names(allowed))...)
+			errs = append(errs, above(l.src(e), quote(l.shown(e)), src, l.names(allowed))...)
 		}
 	}
 	*l.at(p) = kept
@@ -160,9 +160,17 @@ func (l list[T]) names(allowed []T) string {
 	}
 	ids := make([]string, len(allowed))
 	for i, a := range allowed {
-		ids[i] = l.id(a)
+		ids[i] = l.shown(a)
 	}
 	return bounded(ids)
+}
+
+// shown is an entry for people: of a mapping, its value too.
+func (l list[T]) shown(e T) string {
+	if l.keyed && l.text != nil {
+		return l.text(e)
+	}
+	return l.id(e)
 }
 
 // texts is a list whose entries are words, names or paths.

@@ -120,6 +120,9 @@ func resolves() list[Resolve] {
 		id:    func(r Resolve) string { return r.Name },
 		text:  func(r Resolve) string { return r.Name + "=" + r.Addr },
 		src:   func(r Resolve) Source { return r.Source },
+		covers: func(most, r Resolve) bool {
+			return most.Name == r.Name && most.Addr == r.Addr
+		},
 		keyed: true,
 	}
 }
