@@ -138,6 +138,11 @@ func parsePrefix(text string) (string, *problem) {
 	if prefix.Addr().Is4In6() {
 		return "", wrong("write the IPv4 range", "%s is an IPv4 range in IPv6 clothes", quote(text))
 	}
+	if prefix.IsSingleIP() {
+		if p := checkAddr(prefix.Addr()); p != nil {
+			return "", p
+		}
+	}
 	if prefix != prefix.Masked() {
 		return "", wrong("write "+prefix.Masked().String(), "%s has host bits set", quote(text))
 	}
@@ -172,7 +177,8 @@ func parseName(text string) (string, *problem) {
 }
 
 // checkLabels accepts letters, digits, hyphens and underscores; a last label
-// of digits only is a mistyped address (RFC 3696 2).
+// of digits only is a mistyped address (RFC 3696 2), and a hexadecimal number one
+// that inet_aton(3), of a proxy for instance, reads.
 func checkLabels(text, name string, labels []string) *problem {
 	if len(name) > maxName {
 		return wrong("", "%s: a name has at most %d bytes", quote(text), maxName)
@@ -183,7 +189,9 @@ func checkLabels(text, name string, labels []string) *problem {
 			return wrong(endpointForms, "%s is not a host", quote(text))
 		}
 	}
-	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
+	last := labels[len(labels)-1]
+	hex, isHex := strings.CutPrefix(last, "0x")
+	if strings.Trim(last, "0123456789") == "" || isHex && strings.Trim(hex, "0123456789abcdef") == "" {
 		return wrong("", "%s is neither an address nor a name", quote(text))
 	}
 	return nil
