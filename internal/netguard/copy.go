@@ -228,18 +228,37 @@ func (h *half) receive(fd uintptr) bool {
 		h.pipe, h.piped = h.pipes.take()
 	}
 	if !h.piped {
-		if h.big, h.small = h.pipes.buffer(); h.big != nil {
-			h.buf = h.big[:]
-		} else {
-			h.buf = h.small[:]
-		}
+		h.lend()
 	}
 	h.n, h.err = h.within(int(fd))
+	if h.piped && (h.err == unix.EAGAIN || h.err == io.EOF) && readable(int(fd)) {
+		h.release(true)
+		h.lend()
+		h.n, h.err = h.within(int(fd))
+	}
 	if h.err != unix.EAGAIN {
 		return true
 	}
 	h.release(true)
 	return false
+}
+
+// lend takes a buffer.
+func (h *half) lend() {
+	if h.big, h.small = h.pipes.buffer(); h.big != nil {
+		h.buf = h.big[:]
+	} else {
+		h.buf = h.small[:]
+	}
+}
+
+// readable reports whether a socket has bytes, where splice(2) had none: it stops before
+// an urgent one (tcp(7)), for ever, and as if that were the end where the end has come
+// behind it. recv(2) passes over it.
+func readable(fd int) bool {
+	var b [1]byte
+	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return err == nil && n > 0
 }
 
 // within reads as far as the budget reaches. When that is used up, a source

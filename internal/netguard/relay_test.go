@@ -36,6 +36,34 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
+// An urgent byte (MSG_OOB) in a stream does not stop it: splice(2) reads no further than there.
+func TestUrgentByte(t *testing.T) {
+	r := newRig(t, nil)
+	c, s := r.pair()
+	big := make([]byte, 4<<20) // goes through a pipe
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(big)
+		for range 2 {
+			rc, rerr := c.SyscallConn()
+			var uerr error
+			if rerr == nil {
+				rerr = rc.Write(func(fd uintptr) bool {
+					uerr = unix.Sendto(int(fd), []byte("!"), unix.MSG_OOB, nil)
+					return uerr != unix.EAGAIN
+				})
+			}
+			_, werr := c.Write(big)
+			err = errors.Join(err, rerr, uerr, werr)
+		}
+		sent <- errors.Join(err, c.CloseWrite())
+	}()
+	b, err := io.ReadAll(s)
+	if err := errors.Join(err, <-sent); err != nil || len(b) < 3*len(big) {
+		t.Errorf("%d bytes of %d, %v", len(b), 3*len(big), err)
+	}
+}
+
 func TestResetGoesThrough(t *testing.T) {
 	for _, fromClient := range []bool{true, false} {
 		r := newRig(t, nil)
