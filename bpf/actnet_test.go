@@ -124,7 +124,18 @@ func actListen([]string) error {
 			return err
 		}
 		fmt.Println("port", sa.(*unix.SockaddrInet4).Port)
+		report("comes", connectBriefly(&unix.SockaddrInet4{Addr: v4lo.Addr, Port: sa.(*unix.SockaddrInet4).Port}))
 		return nil
+	})
+}
+
+// connectBriefly connects where what listens answers at once or never.
+func connectBriefly(to unix.Sockaddr) error {
+	return with(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 300000}); err != nil {
+			return err
+		}
+		return unix.Connect(fd, to)
 	})
 }
 

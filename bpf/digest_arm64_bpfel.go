@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "e337137aca33c5d1d3c912d4ae2a3dc1d36660ab0a0a45a8e392a1e68c18c004"
+const objectsDigest = "2ec611cfff63db8f762bb7ca45fe7a3425fdfea600af0109715ac53e2ceaed94"

@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "a1c62a46018a11bb1b289a34805cc10743837c59615399977175aea4efb4013b"
+const objectsDigest = "95b2f7f0f32aabadb9b36075f21e71f2e10ab8b215529b3e000197b9e515df89"

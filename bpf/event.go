@@ -96,6 +96,7 @@ const (
 	HookBind                    // bind(2)
 	HookSocket                  // creation of an INET or INET6 socket
 	HookEgress                  // a packet to another destination than loopback: no process is named
+	HookIngress                 // a connection that came in where nothing may listen: likewise; the address is what it came to
 )
 
 // Event is one record. The slices point into the reader's buffer.

@@ -133,15 +133,28 @@ func TestListen(t *testing.T) {
 			if got["bind"] != want || got["bind6"] != want {
 				t.Errorf("bind: errors %v", got)
 			}
+			// listen(2) without a bind is told and not refused: then no connection comes in.
+			if want := map[bool]int{true: int(unix.EINPROGRESS)}[deny]; got["comes"] != want {
+				t.Errorf("a connection to a socket that was not bound: error %d, want %d", got["comes"], want)
+			}
 			events, _ := rec.finish(t)
-			binds := 0
+			binds, came := 0, 0
 			for _, ev := range ofType(events, Socket) {
+				if ev.Socket.Hook == HookIngress {
+					came++
+					if s := ev.Socket; s.Allowed || int(s.Port) != got["port"] || s.Addr.String() != "127.1.2.3" || s.Protocol != unix.IPPROTO_TCP || s.Family != unix.AF_INET {
+						t.Errorf("what came in: %s", describe(&ev))
+					}
+				}
 				if ev.Socket.Hook == HookBind {
 					binds++
 					if ev.Socket.Allowed == deny {
 						t.Errorf("verdict of %s", describe(&ev))
 					}
 				}
+			}
+			if (came > 0) != deny {
+				t.Errorf("%d connections were refused", came)
 			}
 			listens := ofType(events, Listen)
 			if deny && (binds != 2 || len(listens) != 1) || !deny && (binds != 2 || len(listens) != 3) {

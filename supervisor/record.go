@@ -273,7 +273,7 @@ func (r *recorder) socket(b *bpf.Event) {
 	s := &b.Socket
 	e.Kind = map[bpf.Hook]trace.Kind{
 		0: trace.KindListen, bpf.HookConnect: trace.KindConnect, bpf.HookSendmsg: trace.KindSend,
-		bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend,
+		bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend, bpf.HookIngress: trace.KindListen,
 	}[s.Hook]
 	e.Family, e.Proto, e.Addr, e.Port = familyName(int(s.Family)), protoName(s.Protocol), s.Addr, s.Port
 	if b.Type == bpf.Unix {
@@ -290,13 +290,13 @@ func (r *recorder) socket(b *bpf.Event) {
 		if (s.Hook == bpf.HookConnect || s.Hook == bpf.HookSendmsg || s.Hook == bpf.HookEgress) && (len(e.Name) > 0 || !netguard.Synthetic(s.Addr)) {
 			e.Remedy = trace.Remedy(e)
 		}
-		if s.Hook == bpf.HookBind {
+		if s.Hook == bpf.HookBind || s.Hook == bpf.HookIngress {
 			e.Rule = "network.listen"
 		}
 		if b.Type == bpf.Unix {
 			e.Rule = "network.unix"
 		}
-		if s.Hook != bpf.HookEgress {
+		if s.Hook != bpf.HookEgress && s.Hook != bpf.HookIngress { // packets are nobody's call
 			if r.hooked == nil {
 				r.hooked = map[uint32]hooked{}
 			}

@@ -265,6 +265,7 @@ func socketEvent(hook bpf.Hook, allowed bool) bpf.Event {
 func TestRecordSocket(t *testing.T) {
 	for hook, kind := range map[bpf.Hook]trace.Kind{
 		bpf.HookConnect: trace.KindConnect, bpf.HookSendmsg: trace.KindSend, bpf.HookBind: trace.KindBind, bpf.HookSocket: trace.KindSocket, bpf.HookEgress: trace.KindSend,
+		bpf.HookIngress: trace.KindListen,
 	} {
 		for _, allowed := range []bool{true, false} {
 			list, r := record(t, recordPlan(), socketEvent(hook, allowed))
@@ -272,7 +273,7 @@ func TestRecordSocket(t *testing.T) {
 			if e.Kind != kind || e.Family != "inet" || e.Proto != "tcp" || e.Port != 443 || e.Addr.String() != "192.0.2.1" {
 				t.Errorf("hook %d: %+v", hook, e)
 			}
-			rule := map[bool]string{true: "network.listen", false: "network.egress"}[hook == bpf.HookBind]
+			rule := map[bool]string{true: "network.listen", false: "network.egress"}[hook == bpf.HookBind || hook == bpf.HookIngress]
 			if allowed && (e.Verdict != trace.VerdictAllow || e.Layer != "" || e.Rule != "" || r.denied.total != 0) {
 				t.Errorf("hook %d, allowed: %+v", hook, e)
 			}
@@ -320,6 +321,7 @@ func TestRecordHookAndExitAreOneDenial(t *testing.T) {
 		{"mapped", []bpf.Event{socketEvent(bpf.HookConnect, false), withAddr(unix.SYS_CONNECT, unix.EPERM, append([]byte{unix.AF_INET6, 0, 0x01, 0xbb, 0, 0, 0, 0}, netip.MustParseAddr("::ffff:192.0.2.1").AsSlice()...))}, 1},
 		{"an address of no family", []bpf.Event{socketEvent(bpf.HookSendmsg, false), withAddr(unix.SYS_SENDTO, unix.EPERM, append([]byte{0, 0}, v4[2:]...))}, 1},
 		{"a packet is nobody's call", []bpf.Event{socketEvent(bpf.HookEgress, false), withAddr(unix.SYS_SENDTO, unix.EPERM, v4)}, 2},
+		{"nor is a connection that comes", []bpf.Event{socketEvent(bpf.HookIngress, false), withAddr(unix.SYS_CONNECT, unix.EPERM, v4)}, 2},
 		{"socket", []bpf.Event{socketEvent(bpf.HookSocket, false), denied(unix.SYS_SOCKET, unix.EPERM)}, 1},
 	} {
 		list, r := record(t, recordPlan(), c.events...)

@@ -71,6 +71,7 @@ enum hook {
 	HOOK_BIND,
 	HOOK_SOCKET,
 	HOOK_EGRESS,
+	HOOK_INGRESS,
 };
 
 enum run_flags {

@@ -12,6 +12,8 @@
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 #define IPPROTO_MPTCP 262
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 

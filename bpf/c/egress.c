@@ -69,6 +69,18 @@ int sock_create(struct bpf_sock *ctx)
 	return ev.allowed ? 1 : 0;
 }
 
+/* packet_refused tells of a packet. */
+INLINE void packet_refused(const struct member *m, struct ev_sock *ev, u8 hook)
+{
+	/* Also runs in softirq, on any task's back: no process is named. */
+	ev->hook = hook;
+	ev->h.type = EV_SOCKET;
+	ev->h.class = CLASS_VERDICT;
+	ev->h.nr = -1;
+	ev->h.phase = m->run->started ? PHASE_COMMAND : PHASE_ENVELOPE;
+	emit_now(m, &ev->h, sizeof(*ev));
+}
+
 /* Byte counts, and the backstop for sockets that no other hook saw. */
 SEC("cgroup_skb/egress")
 int skb_egress(struct __sk_buff *skb)
@@ -84,23 +96,23 @@ int skb_egress(struct __sk_buff *skb)
 		return 1;
 	}
 	add(&m.counts->tx_refused, 1);
-	/* Also runs in softirq, on any task's back: no process is named. */
-	ev.hook = HOOK_EGRESS;
-	ev.h.type = EV_SOCKET;
-	ev.h.class = CLASS_VERDICT;
-	ev.h.nr = -1;
-	ev.h.phase = m.run->started ? PHASE_COMMAND : PHASE_ENVELOPE;
-	emit_now(&m, &ev.h, sizeof(ev));
+	packet_refused(&m, &ev, HOOK_EGRESS);
 	return 0;
 }
 
+/* listen(2) binds a socket that is not bound, past the hooks of bind: where nothing may listen, no connection comes in. */
 SEC("cgroup_skb/ingress")
 int skb_ingress(struct __sk_buff *skb)
 {
+	struct ev_sock ev = {};
 	struct member m;
 
 	if (!find(&m, skb_ancestor_cgroup_id(skb, level)))
 		return 0;
+	if ((m.run->flags & RUN_DENY_LISTEN) && begins_connection(skb, &ev)) {
+		packet_refused(&m, &ev, HOOK_INGRESS);
+		return 0;
+	}
 	add(&m.counts->rx_packets, 1);
 	add(&m.counts->rx_bytes, skb->len);
 	return 1;

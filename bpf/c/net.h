@@ -114,6 +114,27 @@ INLINE bool8 read_ip6(struct __sk_buff *skb, struct ev_sock *ev, u32 addr[4])
 	return 1;
 }
 
+/*
+ * begins_connection reports whether a packet that came is the first of a TCP
+ * connection: ev and addr have where it came to.
+ */
+INLINE bool8 begins_connection(struct __sk_buff *skb, struct ev_sock *ev)
+{
+	u32 addr[4] = {}, at = 40;
+	u8 flags = 0;
+
+	if (skb->protocol == ntohs(ETH_P_IP)) {
+		if (!read_ip4(skb, ev, addr) || skb_load_bytes(skb, 0, &flags, sizeof(flags)))
+			return 0;
+		at = (flags & 0xf) * 4;
+	} else if (skb->protocol != ntohs(ETH_P_IPV6) || !read_ip6(skb, ev, addr)) {
+		return 0;
+	}
+	if (ev->protocol != IPPROTO_TCP || skb_load_bytes(skb, at + 13, &flags, sizeof(flags)))
+		return 0;
+	return (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
 /* packet_allowed judges where a packet goes; what is not IP is refused. */
 INLINE bool8 packet_allowed(struct __sk_buff *skb, const struct member *m, struct ev_sock *ev)
 {
