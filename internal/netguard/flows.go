@@ -39,6 +39,7 @@ type flow struct {
 	sent    atomic.Uint64
 	got     atomic.Uint64
 	touched atomic.Int64
+	limited atomic.Bool // a datagram was dropped since the run has sent all that it may
 }
 
 func newFlows(s *server) *flows { return &flows{s: s, live: map[flowKey]*flow{}} }
@@ -129,6 +130,7 @@ func (f *flows) forward(fl *flow, b []byte) {
 	}
 	if got := f.s.budget.take(len(b)); got < len(b) {
 		f.s.budget.give(got)
+		fl.limited.Store(true)
 		return
 	}
 	fl.touched.Store(time.Now().UnixNano())
@@ -158,6 +160,9 @@ func (f *flows) run(fl *flow, dest destination) {
 	}
 	e.End = f.answers(fl)
 	f.forget(fl)
+	if fl.limited.Load() {
+		e.End = EndLimit
+	}
 	out.Close()
 	e.Sent, e.Received, e.Duration = fl.sent.Load(), fl.got.Load(), time.Since(started)
 	s.events.emit(e)
