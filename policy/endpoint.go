@@ -173,6 +173,9 @@ func parseName(text string) (string, *problem) {
 	if wild && (publicSuffix(name) || publicSuffix("any."+name)) {
 		return "", wrong(`name the domain: "*.example.`+name+`"`, "%s would allow names that anybody can register", quote(text))
 	}
+	if below := suffixBelow(name); wild && below != "" {
+		return "", wrong("name the domains below it that are meant", "%s would allow names below %s, where anybody can register", quote(text), below)
+	}
 	return lower, nil
 }
 

@@ -24,6 +24,18 @@ var suffixRules = sync.OnceValue(func() map[string]bool {
 	return rules
 })
 
+// suffixBelow returns a public suffix that is itself below a name, "" when there is
+// none: a wildcard matches at any depth.
+func suffixBelow(name string) string {
+	end := "." + name + "\n"
+	i := strings.Index(suffixes, end)
+	if i < 0 {
+		return ""
+	}
+	begin := strings.LastIndexByte(suffixes[:i], '\n') + 1
+	return strings.TrimLeft(suffixes[begin:i+len(end)-1], "*.!")
+}
+
 // publicSuffix reports a name below which others register theirs, by the rules
 // of publicsuffix.org/list. A name in lower case and in ASCII is expected.
 func publicSuffix(name string) bool {
