@@ -121,7 +121,7 @@ func (c *Ceiling) pinCovered(r Resolve) bool {
 	}
 	own := netip.PrefixFrom(addr, addr.BitLen()).String()
 	for _, a := range c.most.Allow {
-		if hostCovers(a.Host, a.Prefix, "", own) {
+		if hostCovers(a.Host, a.Prefix, "", own) && meant(a.Prefix, own) {
 			return true
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"unicode"
 
 	"golang.org/x/net/idna"
+
+	"github.com/agentguard/agentguard/internal/special"
 )
 
 const (
@@ -257,6 +259,14 @@ func hostCovers(name, prefix, inName, inPrefix string) bool {
 	}
 	suffix, wild := strings.CutPrefix(name, "*")
 	return name == inName || wild && strings.HasSuffix(inName, suffix)
+}
+
+// meant reports whether a range was meant for the narrower one inside it: special
+// addresses of a wider range are not granted with that, so neither may they be asked for by name.
+func meant(prefix, inPrefix string) bool {
+	outer, err1 := netip.ParsePrefix(prefix)
+	inner, err2 := netip.ParsePrefix(inPrefix)
+	return err1 != nil || err2 != nil || !special.Contains(inner.Addr()) || special.Names(outer, inner.Addr())
 }
 
 // endpointText is the canonical form of an entry.

@@ -95,7 +95,7 @@ func endpoints() list[Endpoint] {
 		src:   func(e Endpoint) Source { return e.Source },
 		covers: func(most, e Endpoint) bool {
 			return most.Proto == e.Proto && most.Port <= e.Port && e.PortEnd <= most.PortEnd &&
-				hostCovers(most.Host, most.Prefix, e.Host, e.Prefix)
+				hostCovers(most.Host, most.Prefix, e.Host, e.Prefix) && meant(most.Prefix, e.Prefix)
 		},
 	}
 }
