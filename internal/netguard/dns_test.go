@@ -180,7 +180,10 @@ func TestQueriesAreToldApart(t *testing.T) {
 		name string
 		kind dnsmessage.Type
 	}{
-		{"a.w.example.", 65}, {"a.w.example.", dnsmessage.TypeAAAA}, {"a.w.example.", dnsmessage.TypeA}, {"a.w.example.", dnsmessage.TypeA},
+		{"a.w.example.", 65},
+		{"a.w.example.", dnsmessage.TypeAAAA},
+		{"a.w.example.", dnsmessage.TypeA},
+		{"a.w.example.", dnsmessage.TypeA},
 		{"a.w.example 6.", dnsmessage.TypeA},
 	} {
 		s.resolve(ask(t, q.name, q.kind, false))
