@@ -124,9 +124,12 @@ func (n *Namespace) makeFamily(f string, cfg *Config) error {
 	return errors.Join(errs...)
 }
 
-// wantDestination makes recvmsg(2) tell where a datagram was sent to.
+// wantDestination makes recvmsg(2) tell where a datagram was sent to, and keeps our own from it.
 func wantDestination(f string) func(fd int) error {
 	return func(fd int) error {
+		if err := attachFilter(fd, unmarkedOnly); err != nil {
+			return err
+		}
 		if f == "4" {
 			return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1))
 		}

@@ -54,6 +54,16 @@ var markedOnly = []unix.SockFilter{
 	give(0),
 }
 
+// unmarkedOnly is that of the sockets which take datagrams for the relay: what it sends itself, an
+// answer, is not led out again where the command has bound an address that is a destination too.
+// One datagram would otherwise go round for ever.
+var unmarkedOnly = []unix.SockFilter{
+	load(unix.BPF_W, skfMark),
+	jumpEqual(ownMark, 0, 1),
+	give(0),
+	give(all),
+}
+
 // synOnly4 and synOnly6 are the raw sockets': SYN and no ACK, without the mark. An
 // IPv4 packet begins with its IP header there, an IPv6 packet with the TCP header (raw(7)).
 var synOnly4 = []unix.SockFilter{
