@@ -212,6 +212,50 @@ func TestEgressHostileDNS(t *testing.T) {
 	}
 }
 
+// oddNames asks for names below a wildcard that are addresses to what resolves them, or end early to a
+// proxy, and connects to what it is given; and to a name that leads to the host itself.
+const oddNames = `
+import socket, struct
+def ask(name):
+    q = struct.pack(">HHHHHH", 1, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l for l in name.split(b".")) + struct.pack(">BHH", 0, 1, 1)
+    u = socket.socket(type=socket.SOCK_DGRAM); u.settimeout(20); u.sendto(q, ("127.0.0.1", 53)); r = u.recv(999)
+    if not r[7]: return r[3] & 15
+    try: return socket.create_connection((socket.inet_ntoa(r[-4:]), 8080), 20).recv(5).decode()
+    except OSError as e: return "errno %d" % e.errno
+for n in (b"a.w.test.example", b"::ffff:203.0.113.11%x.w.test.example", b"2001:db8:5::11%x.w.test.example", b"203.0.113.11:8080/x.w.test.example", b"x\r\n.w.test.example", b"own.test.example"):
+    print(n, ask(n))
+`
+
+// Names that no host has, and a name of the host itself, lead nowhere.
+func TestEgressOddNames(t *testing.T) {
+	w := newWorld(t)
+	const own = "203.0.113.19"
+	w.ip("addr", "replace", own+"/32", "dev", "lo")
+	t.Cleanup(func() { w.ip("addr", "del", own+"/32", "dev", "lo") })
+	for _, at := range []string{"203.0.113.10:8080", "203.0.113.11:8080", "[2001:db8:5::11]:8080", own + ":8080"} {
+		w.tcp(at)
+	}
+	w.name("a.w.test.example", "203.0.113.10")
+	w.name("own.test.example", own)
+	w.write("names.py", oddNames)
+	out, _ := w.exec([]string{"--allow", "*.w.test.example:8080", "--allow", "own.test.example:8080"}, "/usr/bin/python3", "names.py")
+	want := `b'a.w.test.example' hello
+b'::ffff:203.0.113.11%x.w.test.example' 3
+b'2001:db8:5::11%x.w.test.example' 3
+b'203.0.113.11:8080/x.w.test.example' 3
+b'x\r\n.w.test.example' 3
+b'own.test.example' errno 111
+`
+	if !strings.HasPrefix(out, want) {
+		t.Errorf("%s\nwant %s", out, want)
+	}
+	for _, at := range []string{"203.0.113.11:8080", "[2001:db8:5::11]:8080", own + ":8080"} {
+		if n := w.hitsOf("tcp " + at); n != 0 {
+			t.Errorf("%s was reached %d times", at, n)
+		}
+	}
+}
+
 // silence makes the host's name server not answer for names below a domain.
 func (w *world) silence(domain string) {
 	w.mu.Lock()

@@ -67,9 +67,13 @@ func newWorld(t *testing.T) *world {
 	if err := os.Chmod(w.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// By routes, and no addresses: those would be the host's own, where no name leads.
+	if err := os.WriteFile("/proc/sys/net/ipv6/ip_nonlocal_bind", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
 	for i := 10; i < 14; i++ {
-		w.ip("addr", "replace", fmt.Sprintf("%s%d/32", public, i), "dev", "lo")
-		w.ip("addr", "replace", fmt.Sprintf("2001:db8:5::%d/128", i), "dev", "lo", "nodad")
+		w.ip("route", "replace", "local", fmt.Sprintf("%s%d/32", public, i), "dev", "lo")
+		w.ip("route", "replace", "local", fmt.Sprintf("2001:db8:5::%d/128", i), "dev", "lo")
 	}
 	w.ip("addr", "replace", "169.254.169.254/32", "dev", "lo")
 	w.resolver()
