@@ -334,8 +334,20 @@ func (r *Run) storeResult(res *runs.Result, sum *trace.Event) {
 	r.cfg.Log.Error().Err(err).Msg("seal")
 	res.Record.Verdict = string(trace.Unsealed)
 	res.Record.Findings = append(res.Record.Findings, "the record could not be sealed: "+err.Error())
-	if err := r.dir.WriteResult(res, false); err != nil {
+	if err := r.rewriteResult(res); err != nil {
 		r.cfg.Log.Error().Err(err).Msg("result")
 		res.Error = joinText(res.Error, err.Error())
 	}
+}
+
+// rewriteResult puts a result in the place of one that says too much. On a full disk that one makes room.
+func (r *Run) rewriteResult(res *runs.Result) error {
+	err := r.dir.WriteResult(res, false)
+	if err == nil {
+		return nil
+	}
+	if uerr := r.dir.Unlink(runs.ResultFile); uerr != nil {
+		return errors.Join(err, ignoreMissing(uerr))
+	}
+	return r.dir.WriteResult(res, false)
 }

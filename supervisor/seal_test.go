@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,6 +170,25 @@ func TestSealNotStored(t *testing.T) {
 	r.dir = d
 	if rep := verifyRun(t, r); rep.Verdict != trace.Incomplete || rep.State != seal.Recovered || len(rep.Faults) > 0 {
 		t.Errorf("%+v", rep)
+	}
+}
+
+// A result that says too much does not stay where the disk has no room for the one in its place.
+func TestRewriteResult(t *testing.T) {
+	r := testRun(t)
+	res := &runs.Result{ID: r.id, Record: runs.Record{Verdict: string(trace.Complete)}}
+	must(t, r.dir.WriteResult(res, false))
+	res.Record.Verdict = string(trace.Unsealed)
+	must(t, r.rewriteResult(res))
+	if got, err := r.dir.Result(); err != nil || got.Record.Verdict != string(trace.Unsealed) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	must(t, os.MkdirAll(filepath.Join(r.dir.Path(), "."+runs.ResultFile+".tmp/x"), 0o700)) // in the way of every write
+	if err := r.rewriteResult(res); err == nil {
+		t.Error("written")
+	}
+	if got, err := r.dir.Result(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
