@@ -250,3 +250,37 @@ func TestCallerInKilledCgroup(t *testing.T) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
+
+// A disk that fills up at any step of a run leaves a record that says so, or none: nothing looks altered, nothing
+// unsealed is listed as complete, and when there is room again the host seals what is there.
+func TestDiskFullAtEachStep(t *testing.T) {
+	testenv.Root(t)
+	const script = `
+cd "$DIR"; mkdir m ws; mount -t tmpfs -o size=8m none m
+trap 'cd /; umount "$DIR/m"' EXIT
+"$BIN" exec -q --state m/st -w ws -- true
+for free in $STEPS; do # pages
+	used=$(df -k --output=used m | tail -1)
+	head -c $(((2048 - used / 4 - free) * 4096)) /dev/zero >m/ballast
+	"$BIN" exec -q --state m/st -w ws -- sh -c 'i=0; while [ $i -lt 30 ]; do /bin/true; i=$((i+1)); done; echo hi' >/dev/null 2>&1 || true
+	rm m/ballast
+	status=0; "$BIN" trace verify --all --state m/st >verified 2>&1 || status=$?
+	[ $status -le 2 ] || { echo "$free pages, status $status:"; cat verified; }
+	"$BIN" runs ls -n 0 --state m/st >listed
+	for id in $(sed -n 's/^unsealed *\([^ ]*\) .*/\1/p' verified); do
+		grep "$id .* complete " listed && echo "$free pages: that one is unsealed"
+	done
+done
+[ "$(grep -c . listed)" -gt 3 ] || cat listed
+"$BIN" runs recover --state m/st >/dev/null
+status=0; "$BIN" trace verify --all --state m/st >verified 2>&1 || status=$?
+[ $status -le 1 ] || { echo "recovered, status $status:"; cat verified; }
+true`
+	steps := "2 3 5 8 13 18 23 26 27 28 29 30 31 32 33"
+	if testing.Short() { // the emulated machines, where each takes seconds
+		steps = "3 13 27 29 30"
+	}
+	if out := inLower(t, script, "STEPS="+steps); out != "" {
+		t.Error(out)
+	}
+}
