@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // ErrLive is returned for what may be done to an ended run only, and that nobody commits.
@@ -80,11 +82,22 @@ func (s *State) summary(id string) (sum Summary, ok bool) {
 	switch r, err := d.Result(); {
 	case err == nil:
 		sum.Result = r
+		if !sum.Live && !d.sealed() { // killed between the two: the result was stored while the seal was made
+			r.Record.Verdict = string(trace.Unsealed)
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		sum.Err = err
 	}
 	return sum, true
 }
+
+// sealed reports whether the run has a seal, whatever that is worth.
+func (d *RunDir) sealed() bool {
+	n, err := d.Size(sealFile)
+	return err == nil && n > 0
+}
+
+const sealFile = "seal.json" // of package trace/seal
 
 // Live reports whether the run's supervisor is at work: whether somebody holds the lock that Create took. A shared lock
 // is tried, so that two who ask do not see each other.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 func TestList(t *testing.T) {
@@ -93,6 +95,33 @@ func TestFind(t *testing.T) {
 func live(s *State, id string) bool {
 	sum, ok := s.summary(id)
 	return ok && sum.Live
+}
+
+// What the result says of the record counts with a seal only: a supervisor may have been killed between the two.
+func TestListUnsealed(t *testing.T) {
+	s := openState(t)
+	d := create(t, s, "r1")
+	r := result("r1")
+	r.Record.Verdict = string(trace.Complete)
+	verdict := func() string {
+		sum, ok := s.summary("r1")
+		if !ok || sum.Result == nil {
+			t.Fatalf("%+v", sum)
+		}
+		return sum.Result.Record.Verdict
+	}
+	if err := d.WriteResult(r, false); err != nil || verdict() != "complete" {
+		t.Errorf("live: %s, %v", verdict(), err)
+	}
+	d.Close()
+	if verdict() != "unsealed" {
+		t.Errorf("without a seal: %s", verdict())
+	}
+	for text, want := range map[string]string{"": "unsealed", "{}": "complete"} {
+		if err := os.WriteFile(d.Path()+"/seal.json", []byte(text), 0o600); err != nil || verdict() != want {
+			t.Errorf("with a seal %q: %s, %v", text, verdict(), err)
+		}
+	}
 }
 
 func TestRemove(t *testing.T) {
