@@ -281,7 +281,7 @@ func (s *sealer) waits(took time.Duration) bool {
 }
 
 // sync waits until what is about to be signed is on disk: the record, what the
-// command wrote, and the plan. (The result is synced as it is written.)
+// command wrote, the plan, and the name of the run's directory. (The result is synced as it is written.)
 func (s *sealer) sync() error {
 	plan, err := s.r.dir.Open(runs.PlanFile)
 	if err != nil {
@@ -297,8 +297,9 @@ func (s *sealer) sync() error {
 	for i, f := range files {
 		wait.Go(func() { errs[i] = f.Sync() })
 	}
+	named := s.r.state.Sync()
 	wait.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, named)...)
 }
 
 func (s *sealer) predicate(res *runs.Result, sum *trace.Event) seal.Predicate {

@@ -121,6 +121,9 @@ func (s *State) Path() string { return s.path }
 // Dir is the state directory, which stays open until Close.
 func (s *State) Dir() *os.File { return s.dir }
 
+// Sync waits until the names of runs are on disk: what is in a directory is found again when its own name is.
+func (s *State) Sync() error { return s.runs.Sync() }
+
 // Identity tells state directories apart, whatever their names: device and inode.
 func (s *State) Identity() string {
 	d := s.chain[len(s.chain)-1]
