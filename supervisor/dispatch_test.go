@@ -114,4 +114,11 @@ func TestApprovals(t *testing.T) {
 	if a, ok, err := approved(s, "/a"); !ok || err != nil || a.SHA256 != "2" {
 		t.Error(a, ok, err)
 	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	_, err = f.WriteString(`{"path":"/a","sha`) // by a writer that was killed
+	must(t, err, f.Close(), approve(s, Approval{Path: "/a", SHA256: "3"}))
+	if a, ok, err := approved(s, "/a"); !ok || err != nil || a.SHA256 != "3" {
+		t.Errorf("%+v %v %v", a, ok, err)
+	}
 }

@@ -145,10 +145,18 @@ func approve(s *runs.State, a Approval) error {
 		return err
 	}
 	return locked(s, "approved", func(f *os.File) error {
-		if _, err := f.Seek(0, io.SeekEnd); err != nil {
+		end, err := f.Seek(0, io.SeekEnd)
+		if err != nil {
 			return err
 		}
-		_, err := f.Write(append(line, '\n'))
+		last := []byte{'\n'}
+		if _, err := f.ReadAt(last, max(end-1, 0)); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if last[0] != '\n' { // of a writer that was killed, or had no room: this one begins a line of its own
+			line = append([]byte{'\n'}, line...)
+		}
+		_, err = f.Write(append(line, '\n'))
 		return err
 	})
 }
