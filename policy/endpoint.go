@@ -87,7 +87,7 @@ func parsePorts(text string) (low, high uint16, p *problem) {
 // parsePort reads 1 to 65535.
 func parsePort(text string) (uint16, *problem) {
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 || text[0] == '+' {
+	if err != nil || n == 0 || octal(text) {
 		return 0, wrong("a number from 1 to 65535, or LOW-HIGH", "%s is not a port", quote(text))
 	}
 	return uint16(n), nil

@@ -88,7 +88,8 @@ func parseSpan(text string) (int64, *problem) {
 		plain += "s"
 	}
 	d, err := time.ParseDuration(plain)
-	if err != nil || len(text) > 40 || strings.HasPrefix(text, "+") {
+	leading := len(text) > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9' // see octal
+	if err != nil || leading || len(text) > 40 || strings.HasPrefix(text, "+") {
 		return 0, wrong(hint, "%s is not a duration", quote(text))
 	}
 	if d > 0 && d < time.Millisecond {

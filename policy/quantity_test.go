@@ -64,7 +64,8 @@ func TestParseSpan(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"30": 30 * time.Second, "0.5": 500 * time.Millisecond, "45s": 45 * time.Second, "5m": 5 * time.Minute,
 		"1h30m": 90 * time.Minute, "100ms": 100 * time.Millisecond,
-		"": 0, "0": 0, "0s": 0, "-5s": 0, "+5s": 0, "5 m": 0, "1d": 0, "1ns": 0, "1e3": 0, "Inf": 0, ".": 0, "99999999999h": 0, "1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h": 0,
+		"1h05m": 65 * time.Minute,
+		"017":   0, "017m": 0, "00.5": 0, "": 0, "0": 0, "0s": 0, "-5s": 0, "+5s": 0, "5 m": 0, "1d": 0, "1ns": 0, "1e3": 0, "Inf": 0, ".": 0, "99999999999h": 0, "1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h1h": 0,
 	} {
 		got, p := parseSpan(text)
 		if (p == nil) != (want != 0) || p == nil && got != int64(want) {
