@@ -106,10 +106,13 @@ func (p *Policy) checkSockets() Errors {
 func socketWord(path string) (word, what string) {
 	base := filepath.Base(path)
 	switch {
-	case base == "docker.sock", base == "containerd.sock", base == "podman.sock", base == "crio.sock", base == "buildkitd.sock":
+	case base == "docker.sock", base == "containerd.sock", base == "podman.sock", base == "crio.sock", base == "buildkitd.sock",
+		base == "containerd.sock.ttrpc", base == "cri-dockerd.sock", strings.HasSuffix(path, "/lxd/unix.socket"), strings.HasSuffix(path, "/incus/unix.socket"):
 		return unsafeDockerSocket, "a container engine's socket: whoever reaches it is root on the host"
 	case strings.HasPrefix(base, "agent.") && strings.Contains(path, "/ssh-"), strings.HasPrefix(base, "S.gpg-agent"),
-		strings.Contains(path, "/keyring/"), base == "ssh-agent.socket", base == "ssh_auth_sock":
+		strings.Contains(path, "/keyring/"), base == "ssh-agent.socket", base == "ssh_auth_sock",
+		base == "openssh_agent", strings.Contains(path, "/.ssh/agent/"), // Debian's unit; ssh-agent(1) from OpenSSH 10.1 on
+		strings.HasSuffix(path, "/gcr/ssh"), strings.HasSuffix(path, "/.1password/agent.sock"), strings.HasPrefix(base, "vscode-ssh-auth"):
 		return unsafeSSHAgent, "an agent's socket: whoever reaches it uses the keys"
 	case base == "system_bus_socket", base == "bus", strings.HasPrefix(base, "dbus-"), strings.Contains(path, "/systemd/private"):
 		return unsafeDBus, "a message bus: services of the host take orders from it"

@@ -252,3 +252,19 @@ func TestBase(t *testing.T) {
 		}
 	}
 }
+
+// Sockets that are the whole authority of their owner, by the names that their makers give them.
+func TestSocketWord(t *testing.T) {
+	for path, want := range map[string]string{
+		"/run/docker.sock": "docker-socket", "/run/containerd/containerd.sock.ttrpc": "docker-socket", "/run/cri-dockerd.sock": "docker-socket",
+		"/var/snap/lxd/common/lxd/unix.socket": "docker-socket", "/var/lib/incus/unix.socket": "docker-socket",
+		"/run/user/1000/openssh_agent": "ssh-agent", "/home/u/.ssh/agent/s.Ab1.agent.Cd2": "ssh-agent", "/run/user/1000/gcr/ssh": "ssh-agent",
+		"/home/u/.1password/agent.sock": "ssh-agent", "/tmp/vscode-ssh-auth-1.sock": "ssh-agent", "/tmp/ssh-x/agent.1": "ssh-agent",
+		"/run/user/1000/bus":   "dbus",
+		"/run/app/unix.socket": "", "/run/postgresql/.s.PGSQL.5432": "",
+	} {
+		if got := SocketWord(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
