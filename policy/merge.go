@@ -1,5 +1,8 @@
 package policy
 
+// workspaceKey is the section that a policy file names the workspace by.
+const workspaceKey = "filesystem.workspace"
+
 // Merge applies files in order, the defaults first: lists add, scalars of a
 // later file replace, "!entry" removes what an earlier one added. A policy
 // file enumerates: unless one of them has a workspace key, or a flag names a
@@ -12,7 +15,7 @@ func Merge(files ...*File) (*Policy, error) {
 	for _, f := range files {
 		errs = append(errs, f.applyTo(p)...)
 		enumerated = enumerated || f.enumerates
-		named = named || f.enumerates && f.has("filesystem.workspace")
+		named = named || f.enumerates && f.has(workspaceKey)
 	}
 	if enumerated && !named && p.Workspace.Source.IsDefault() {
 		p.Workspace.Path = ""

@@ -33,6 +33,9 @@ func (f *File) Statements() Statements {
 		said[c.key] = true
 		s.List = append(s.List, Statement{Key: c.key, Name: c.from.key, Text: c.from.text, Base: c.from.base, Source: c.src})
 	}
+	if src, ok := f.keys[workspaceKey]; ok { // an empty one names it, too (see Merge)
+		s.List = append(s.List, Statement{Key: workspaceKey, Empty: true, Source: src})
+	}
 	for _, k := range schema() {
 		if src, ok := f.keys[k.name]; ok && !said[k.name] {
 			s.List = append(s.List, Statement{Key: k.name, Empty: true, Source: src})
@@ -58,9 +61,12 @@ func FromStatements(s Statements) (*File, error) {
 func (f *File) state(keys []key, s Statement) *problem {
 	i := slices.IndexFunc(keys, func(k key) bool { return k.name == s.Key })
 	switch {
+	case s.Key == workspaceKey && s.Empty && !s.Source.yields():
+		f.keys[s.Key] = s.Source
+		return nil
 	case i < 0:
 		return wrong("", "unknown key %s", quote(s.Key))
-	case s.Source.IsDefault():
+	case s.Source.yields(): // nor a ceiling, which would lower it without a word
 		return wrong("", "%s: nobody has said this", s.Key)
 	case strings.ContainsRune(s.Text+s.Name+s.Base, 0):
 		return wrong("", "%s: a text with a zero byte", s.Key)

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 )
 
@@ -46,6 +45,20 @@ func TestStatements(t *testing.T) {
 	}
 }
 
+// An empty section names the current directory to the other process as to this one.
+func TestStatementsOfAnEmptyWorkspace(t *testing.T) {
+	file := mustParse(t, "/p/a", "  filesystem: {workspace: {}}\n")
+	again, err := FromStatements(file.Statements())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*File{file, again} {
+		if p, err := Merge(Defaults(Context{Cwd: "/home/u"}), f); err != nil || p.Workspace.Path != "/home/u" {
+			t.Errorf("%v, %+v", err, p)
+		}
+	}
+}
+
 // What no parser of ours would say is refused, whatever a peer sends.
 func TestStatementsHostile(t *testing.T) {
 	flag := Source{Flag: "--x"}
@@ -80,8 +93,12 @@ func TestStatementsHostile(t *testing.T) {
 			t.Errorf("%+v is taken", s)
 		}
 	}
-	if _, err := FromStatements(Statements{List: []Statement{{Key: "process.max_memory_mb", Text: "1G"}}}); err == nil || !strings.Contains(err.Error(), "nobody") {
-		t.Errorf("a statement that claims to be a default: %v", err)
+	for _, src := range []Source{{}, {File: CeilingFile, Line: 1, Col: 1}, {File: CeilingDir + "/user-1.yaml", Line: 1, Col: 1}} {
+		for _, one := range []Statement{{Key: "process.max_memory_mb", Text: "1G", Source: src}, {Key: workspaceKey, Empty: true, Source: src}} {
+			if _, err := FromStatements(Statements{List: []Statement{one}}); err == nil {
+				t.Errorf("%s: a statement that claims to be a default, or a ceiling's, is taken: %+v", one.Key, src)
+			}
+		}
 	}
 }
 
