@@ -78,8 +78,11 @@ func (l toolchainList) show(p *Policy) []Clause {
 	return l.list.show(p)
 }
 
-// bound says who took the default away.
+// bound says who took the default away. Nothing is below any ceiling, an empty one too.
 func (l toolchainList) bound(p, most *Policy, src Source) Errors {
+	if len(p.Toolchains) == 1 && p.Toolchains[0].Value == none {
+		return nil
+	}
 	errs := l.list.bound(p, most, src)
 	if len(p.Toolchains) == 0 {
 		p.Toolchains = []Text{{Value: none, Source: src}}
