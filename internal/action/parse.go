@@ -52,15 +52,16 @@ func Parse(name string, src []byte) (*File, error) {
 }
 
 // ValidName reports whether s can be the name of an action: what
-// policy.Secrets accepts.
+// policy.Secrets accepts, but for the word that means no action there. One of that
+// name would be above no ceiling.
 func ValidName(s string) bool {
-	return s != "" && len(s) <= 64 && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
+	return s != "" && s != "none" && len(s) <= 64 && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
 }
 
 func (r reader) action(e policy.Entry) *Action {
 	a := &Action{Name: e.Name, Source: e.Source}
 	if !ValidName(e.Name) {
-		r.Fail(e.Source, "lower-case letters, digits, - _ and ., at most 64", "%s is not the name of an action", policy.Quote(e.Name))
+		r.Fail(e.Source, "lower-case letters, digits, - _ and ., at most 64, and not none", "%s is not the name of an action", policy.Quote(e.Name))
 		return a
 	}
 	m := r.Mapping(e.Value, e.Name, "about", "input", "request", "credential", "auth", "destination", "limits", "response")

@@ -103,6 +103,7 @@ func TestParseRefuses(t *testing.T) {
 		{"method: POST", "method: CONNECT", `unknown word "CONNECT"`},
 		{"method: POST", "method: GET", "has no body"},
 		{"10.1.0.0/16", "10.1.2.3/16", "allow_private"},
+		{"  forge.open-issue:", "  none:", `"none" is not the name of an action`}, // to ask for it would be to ask for nothing
 		{"about: Open an issue", "abuot: Open an issue", `unknown key "abuot" (did you mean "about"?)`},
 		{"about: Open an issue", "about: &x Open an issue", "anchors (&) are not allowed"},
 		{"about: Open an issue", "about: a\n    about: b", "duplicate key"},
