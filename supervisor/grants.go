@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,12 +26,13 @@ type grants struct {
 	walked  bool          // all of the grants was searched for them
 	secrets []hostSocket  // credential files in toolchains, masked as sockets are
 	found   findings      // of toolchains and caches
+	unsafe  []policy.Text // of the policy
 }
 
 // openGrants opens everything that the policy grants with the caller's ids.
 // All problems are reported, not only the first.
 func openGrants(p *policy.Policy, c Caller, environ []string) (*grants, error) {
-	g := &grants{dir: Home}
+	g := &grants{dir: Home, unsafe: p.Unsafe}
 	var errs []error
 	err := c.As(func() error {
 		for _, m := range p.ReadOnly {
@@ -138,6 +140,10 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 		err.Clause = clause
 		return errors.Join(err, o.File.Close())
 	}
+	if err := g.broad(o, key, access); err != nil {
+		err.Clause = clause
+		return errors.Join(err, o.File.Close())
+	}
 	at := path.Clean(m.At)
 	if m.At == "" {
 		at = o.Path
@@ -161,6 +167,30 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 		}
 	}
 	return nil
+}
+
+// broad refuses a link to what the policy would have refused by its own name: whoever
+// reads the policy sees the link.
+func (g *grants) broad(o Opened, key, access string) *Refusal {
+	if o.Real == o.Path || key != clauseReadOnly && key != clauseCow && key != clauseWritable {
+		return nil
+	}
+	if why := policy.BroadMount(o.Real, access == "rw"); why != "" && !g.pauses("broad-mount") {
+		return throughLink(o, why, "broad-mount")
+	}
+	return nil
+}
+
+// pauses reports whether the policy has a word under unsafe.
+func (g *grants) pauses(word string) bool {
+	return slices.ContainsFunc(g.unsafe, func(t policy.Text) bool { return t.Value == word })
+}
+
+func throughLink(o Opened, why, word string) *Refusal {
+	return &Refusal{
+		What:   trace.Quote(o.Path) + " leads to " + trace.Quote(o.Real) + ", which " + why,
+		Remedy: "if the command must have it, write unsafe: [" + word + "] in a policy file",
+	}
 }
 
 // grantError turns an open error into a sentence with a remedy.
@@ -294,6 +324,11 @@ func (g *grants) addSocket(u policy.Text) error {
 	}
 	if o.Stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		r := &Refusal{What: trace.Quote(o.Path) + " is not a socket", Clause: clause, Remedy: "grant files and directories with --ro or --rw"}
+		return errors.Join(r, o.File.Close())
+	}
+	if word := policy.SocketWord(o.Real); word != "" && !g.pauses(word) {
+		r := throughLink(o, "needs a word that makes a reader pause", word)
+		r.Clause = clause
 		return errors.Join(r, o.File.Close())
 	}
 	if err := unix.Faccessat2(int(o.File.Fd()), "", unix.W_OK, unix.AT_EMPTY_PATH|unix.AT_EACCESS); err != nil {

@@ -132,6 +132,40 @@ func TestGrantsRefused(t *testing.T) {
 	}
 }
 
+// A link of root's to what takes a word under unsafe takes it too: whoever reads the policy
+// sees the link. What is granted is what it leads to.
+func TestGrantsThroughLinks(t *testing.T) {
+	testenv.Root(t)
+	base := publicDir(t)
+	must(t, os.Symlink("/var", base+"/data"), os.Symlink("/etc", base+"/out"), os.Symlink("docker.sock", base+"/s"))
+	l, err := net.Listen("unix", base+"/docker.sock")
+	must(t, err)
+	defer l.Close()
+	mount := func(name string) []policy.Mount { return []policy.Mount{mountAt(base+name, 7)} }
+	for _, c := range []struct {
+		p          policy.Policy
+		word, what string // "": granted without
+	}{
+		{policy.Policy{ReadOnly: mount("/data")}, "broad-mount", base + "/data leads to /var, which is a broad mount"},
+		{policy.Policy{Cow: mount("/data")}, "broad-mount", base + "/data leads to /var, which is a broad mount"},
+		{policy.Policy{Writable: mount("/out")}, "broad-mount", base + "/out leads to /etc, which is a system directory, and would be writable"},
+		{policy.Policy{ReadOnly: mount("/out")}, "", ""},
+		{policy.Policy{Unix: []policy.Text{{Value: base + "/s"}}}, "docker-socket", base + "/s leads to " + base + "/docker.sock, which needs a word that makes a reader pause"},
+	} {
+		g, err := openGrants(&c.p, Caller{}, nil)
+		if c.word != "" {
+			if r := refusal(t, err); r.What != c.what || r.Remedy != "if the command must have it, write unsafe: ["+c.word+"] in a policy file" {
+				t.Errorf("%+v", r)
+			}
+			c.p.Unsafe = []policy.Text{{Value: c.word}}
+			g, err = openGrants(&c.p, Caller{}, nil)
+		}
+		if err != nil || len(g.entries) != 1 {
+			t.Errorf("%s: %v, %d entries", c.what, err, len(g.entries))
+		}
+	}
+}
+
 // The kernel's own file systems are refused by what they are, wherever they are mounted.
 func TestGrantableRefusesMachineFileSystems(t *testing.T) {
 	for p, name := range map[string]string{"/proc/sys": "proc", "/proc/version": "proc", "/sys/kernel": "sysfs", "/proc/self/ns/net": "nsfs"} {

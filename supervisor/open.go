@@ -19,6 +19,7 @@ import (
 type Opened struct {
 	File *os.File // O_PATH
 	Path string   // as granted, absolute
+	Real string   // of openPath: the same without symbolic links
 	Stat unix.Stat_t
 }
 
@@ -53,7 +54,7 @@ func openPath(name string) (Opened, error) {
 			return Opened{}, errors.Join(w.failed(name, err), w.dir.Close())
 		}
 	}
-	return Opened{File: w.dir, Path: path.Clean(name), Stat: w.stat}, nil
+	return Opened{File: w.dir, Path: path.Clean(name), Real: path.Clean(w.here(".")), Stat: w.stat}, nil
 }
 
 func split(name string) []string {
