@@ -73,12 +73,13 @@ func parseCeiling(name string, src []byte) (*Ceiling, error) {
 // Bound holds the policy to the ceiling. Defaults above it are lowered to it
 // and take the ceiling's line as their Source; what a file or a flag asked for
 // beyond it is an error that names the clause, the line of the ceiling and what
-// it allows. Paths are compared as text: the caller, who opens them, must also
-// hold the real path of each grant to the ceiling. A nil ceiling bounds nothing.
+// it allows. Paths are compared as text: the caller, who opens them, must follow no link
+// that anybody but root can have made. A nil ceiling bounds nothing.
 func (p *Policy) Bound(c *Ceiling) error {
 	if c == nil {
 		return nil
 	}
+	p.Ceilings = append(p.Ceilings, c)
 	var errs Errors
 	for _, k := range schema() {
 		src, ok := c.keys[k.name]
@@ -131,6 +132,33 @@ func (c *Ceiling) pinCovered(r Resolve) bool {
 		}
 	}
 	return false
+}
+
+// Allows holds a word of a key to the ceilings that have bounded the policy: what is asked
+// for beside it, and comes to the same as the word, has the same bound. src has asked.
+func (p *Policy) Allows(name, word string, src Source) error {
+	k, ok := lookup(schema(), name)
+	if !ok {
+		return wrong("", "unknown key %s", quote(name)).at(src, name)
+	}
+	apply, bad := k.field.read(value{text: word, src: src})
+	if bad != nil {
+		return bad.at(src, name)
+	}
+	asked := &Policy{}
+	if bad := apply(asked); bad != nil {
+		return bad.at(src, name)
+	}
+	for _, c := range p.Ceilings {
+		only := &Ceiling{most: c.most, keys: map[string]Source{}}
+		if at, ok := c.keys[name]; ok {
+			only.keys[name] = at
+		}
+		if err := asked.Bound(only); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // boundWorkspace holds the workspace, after its mode is bounded, to the paths

@@ -202,6 +202,46 @@ func TestBoundPins(t *testing.T) {
 	}
 }
 
+// The strictest word is above no ceiling.
+func TestBoundNoToolchains(t *testing.T) {
+	for _, body := range []string{"[]", "none", "[/opt/go]", "auto"} {
+		p := merge(t, mustFlags(t, Flag{"toolchains", "none"}))
+		if err := p.Bound(mustCeiling(t, "  filesystem: {toolchains: "+body+"}\n")); err != nil || p.Toolchains[0].Source.Flag == "" {
+			t.Errorf("%s: %v, %+v", body, err, p.Toolchains)
+		}
+	}
+}
+
+// What is asked for beside the policy has the bound of the word that it comes to.
+func TestAllows(t *testing.T) {
+	p := merge(t)
+	for _, body := range []string{"  filesystem: {commit: ask}\n", "  filesystem: {persistence: ephemeral}\n"} {
+		if err := p.Bound(mustCeiling(t, body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src := Source{Flag: "--collect"}
+	for _, x := range []struct{ key, word, want string }{
+		{"filesystem.commit", "never", ""},
+		{"filesystem.commit", "ask", ""},
+		{"filesystem.commit", "success", `flag --collect: filesystem.commit: "success" is above the ceiling (/etc/agentguard/ceiling.yaml:2:16 allows "ask" at most)`},
+		{"filesystem.persistence", "keep", `flag --collect: filesystem.persistence: "keep" is above the ceiling (/etc/agentguard/ceiling.yaml:2:16 allows "ephemeral" at most)`},
+		{"filesystem.commit", "always", `flag --collect: unknown word "always" (one of never, ask, success)`},
+		{"filesystem.nothing", "x", `flag --collect: unknown key "filesystem.nothing"`},
+	} {
+		got := ""
+		if err := p.Allows(x.key, x.word, src); err != nil {
+			got = err.Error()
+		}
+		if got != x.want {
+			t.Errorf("%s %s: %s", x.key, x.word, got)
+		}
+	}
+	if err := merge(t).Allows("filesystem.commit", "success", src); err != nil {
+		t.Errorf("without a ceiling: %v", err)
+	}
+}
+
 func TestNilCeiling(t *testing.T) {
 	if err := merge(t).Bound(nil); err != nil {
 		t.Error(err)

@@ -146,4 +146,6 @@ type Policy struct {
 	// Set by Bound: directories of the host that toolchains and caches, which are
 	// found and not named, must lie in. Nil is anywhere.
 	ToolchainRoots, CacheRoots []string
+
+	Ceilings []*Ceiling // that have bounded it
 }

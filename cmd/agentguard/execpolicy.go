@@ -32,8 +32,23 @@ func (f *execFlags) policy() (*policy.Policy, error) {
 	if err := bound(p, f.mode); err != nil {
 		return nil, err
 	}
+	if err := f.beside(p); err != nil {
+		return nil, err
+	}
 	p.StageLimited()
 	return p, nil
+}
+
+// beside holds flags that are no clauses to the ceiling's words for what they do.
+func (f *execFlags) beside(p *policy.Policy) error {
+	var errs []error
+	if f.cont != "" {
+		errs = append(errs, p.Allows("filesystem.persistence", "keep", policy.Source{Flag: "--continue"}))
+	}
+	if len(f.collect) > 0 {
+		errs = append(errs, p.Allows("filesystem.commit", "success", policy.Source{Flag: "--collect"}))
+	}
+	return errors.Join(errs...)
 }
 
 // readAsked reads what the command line asks for: profiles, files and flags.

@@ -142,12 +142,18 @@ func (s *service) pastTheClient() {
 			}
 		}
 	}
+	q := request("true")
+	q.json = true
+	q.asked = append(q.asked, policy.Statements{List: []policy.Statement{{Key: "process.max_memory_mb", Text: "100", Source: policy.Source{Flag: "--x"}}}})
+	if err := os.WriteFile(filepath.Join(dir, "below"), bytesOf(helper.DryRun, q.lists()), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
 	for d := dir; d != "/tmp"; d = filepath.Dir(d) { // ann reads them
 		if err := os.Chmod(d, 0o755); err != nil {
 			s.t.Fatal(err)
 		}
 	}
-	plans := 0
+	below := false
 	for line := range strings.Lines(s.attack("plans", "REQUESTS="+dir)) {
 		var a planAnswer
 		if err := json.Unmarshal([]byte(line), &a); err != nil {
@@ -156,13 +162,16 @@ func (s *service) pastTheClient() {
 		if a.Kind == helper.Failed {
 			continue
 		}
-		plans++
+		below = below || a.Name == "below"
 		if over := beyond(a.Text); over != "" {
 			s.t.Errorf("%s: %s", wish[a.Name], over)
 		}
+		if strings.HasSuffix(wish[a.Name], "said by the ceiling") {
+			s.t.Errorf("%s: nobody speaks for a ceiling", wish[a.Name])
+		}
 	}
-	if plans == 0 {
-		s.t.Error("every request was refused: nothing was shown of what is lowered")
+	if !below {
+		s.t.Error("what is below the ceiling was refused")
 	}
 }
 

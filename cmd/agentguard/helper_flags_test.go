@@ -32,6 +32,7 @@ var above = map[string][]string{
 	"stdout":     {"2M", "none"},
 	"user":       {"0", fmt.Sprint(bob)},
 	"commit":     {"success"},
+	"continue":   {"last"},
 	"trace":      {"changes"},
 	"allow-gap":  {"record"},
 	"broker":     {"model"},
@@ -41,7 +42,7 @@ var above = map[string][]string{
 
 // within gives nothing that a ceiling bounds: less, the user's own, or a form of saying it.
 var within = []string{
-	"env", "resolve", "proxy", "cache", "file-size", "files", "upper", "on-loss", "continue", "collect", "tty", "json", "actions", "lines",
+	"env", "resolve", "proxy", "cache", "file-size", "files", "upper", "on-loss", "collect", "tty", "json", "actions", "lines",
 	"dry-run", "detach", "without-helper", "quiet", "verbose", "help",
 }
 

@@ -231,7 +231,7 @@ func (s *served) config(q *execRequest, stdio []*os.File) (cfg supervisor.Config
 	if err != nil {
 		return cfg, err
 	}
-	if err := boundFor(pol, s.who); err != nil {
+	if err := errors.Join(boundFor(pol, s.who), e.beside(pol)); err != nil {
 		return cfg, err
 	}
 	membership, err := s.peer.Cgroups()

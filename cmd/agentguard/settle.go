@@ -30,7 +30,7 @@ func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
 	}
 	when := pol.Commit.Value
 	terminal := isTerminal(os.Stdin) && isTerminal(os.Stderr)
-	if when == "never" && pol.Commit.Source.IsDefault() && terminal && isTerminal(os.Stdout) && !f.quiet {
+	if when == "never" && asksByDefault(pol) && terminal && isTerminal(os.Stdout) && !f.quiet {
 		when = "ask"
 	}
 	but := ""
@@ -49,6 +49,12 @@ func (f *execFlags) settle(res *runs.Result, pol *policy.Policy) error {
 	}
 	f.tellStaged(res, but)
 	return nil
+}
+
+// asksByDefault reports whether a person is to be asked where one is: nobody has set the
+// clause, and no ceiling has never.
+func asksByDefault(pol *policy.Policy) bool {
+	return pol.Commit.Source.IsDefault() && pol.Allows("filesystem.commit", "ask", policy.Source{Flag: "--commit"}) == nil
 }
 
 // keeps adds to what went wrong with changes that they are not lost. A conflict has said so itself.
