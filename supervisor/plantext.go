@@ -13,7 +13,11 @@ import (
 // WriteCalls writes every system call that the run's process makes between its
 // birth and the command's first instruction, one a line.
 func (p *Plan) WriteCalls(w io.Writer) error {
-	_, err := io.WriteString(w, commandProgram(p, placeholders(p)).Text())
+	var b bytes.Buffer
+	for _, s := range commandProgram(p, placeholders(p)).Steps { // a name in one may be of a command's making
+		b.WriteString(trace.Line(s.String()) + "\n")
+	}
+	_, err := b.WriteTo(w)
 	return err
 }
 

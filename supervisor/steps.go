@@ -11,6 +11,7 @@ import (
 	"github.com/agentguard/agentguard/internal/runs"
 	"github.com/agentguard/agentguard/internal/seccomp"
 	"github.com/agentguard/agentguard/policy"
+	"github.com/agentguard/agentguard/trace"
 )
 
 func (r *Run) who() error {
@@ -140,7 +141,7 @@ func (r *Run) coversNot(list []Entry) error {
 		}
 		if covered {
 			return &Refusal{
-				What:   fmt.Sprintf("%s reaches the state directory %s, where the record is kept", e.From, r.state.Path()),
+				What:   fmt.Sprintf("%s reaches the state directory %s, where the record is kept", trace.Quote(e.From), trace.Quote(r.state.Path())),
 				Clause: e.Clause, Remedy: "grant less, or keep records elsewhere with --state DIR",
 			}
 		}

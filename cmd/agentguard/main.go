@@ -9,8 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -144,7 +147,28 @@ func usageErrors(c *cobra.Command) {
 
 // tell prints one line of ours.
 func tell(format string, a ...any) {
-	fmt.Fprintf(os.Stderr, "agentguard: "+format+"\n", a...)
+	fmt.Fprint(os.Stderr, "agentguard: ", plain(fmt.Sprintf(format, a...)), "\n")
+}
+
+// plain keeps a sentence what it is on a terminal: names that nobody has quoted, as in errors
+// of package os, may be of a command's making. What does not print is escaped in its place.
+func plain(s string) string {
+	if trace.Line(s) == s {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if strconv.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[i : i+n])
+		} else {
+			for _, c := range []byte(s[i : i+n]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		}
+		i += n
+	}
+	return b.String()
 }
 
 // jsonLine prints a value as one line of JSON that is safe on a terminal, whatever
@@ -159,9 +183,19 @@ func jsonLine(v any) error {
 
 // say prints every line of an error as a line of ours.
 func say(err error) {
-	for line := range strings.Lines(err.Error()) {
-		fmt.Fprint(os.Stderr, "agentguard: ", strings.TrimSuffix(line, "\n"), "\n")
+	for line := range strings.Lines(errorWords(err)) {
+		fmt.Fprint(os.Stderr, "agentguard: ", plain(strings.TrimSuffix(line, "\n")), "\n")
 	}
+}
+
+// errorWords is the text of an error with the path of one of package os on one line: what
+// follows a line break in it would be printed as a line of ours.
+func errorWords(err error) string {
+	text := err.Error()
+	if p := (*fs.PathError)(nil); errors.As(err, &p) && trace.Line(p.Path) != p.Path {
+		text = strings.ReplaceAll(text, p.Path, trace.Quote(p.Path))
+	}
+	return text
 }
 
 // command is an entry of the table: a name and what makes it.
