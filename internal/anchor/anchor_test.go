@@ -29,16 +29,17 @@ func TestParse(t *testing.T) {
 		{"anchor: {timeout: soon}\n", "timeout"},
 		{"anchors: {file: /x}\n", "unknown field"},
 		{"- 1\n", "seal.yaml"},
+		{"durable: always\n---\nanchor: {file: /x}\n", "second document"},
 	}
 	for _, tt := range tests {
 		var c Config
-		err := parse("seal.yaml", []byte(tt.in), &c)
+		err := parse("seal.yaml", strings.NewReader(tt.in), &c)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, want %q", tt.in, err, tt.want)
 		}
 	}
 	var c Config
-	if err := parse("x", []byte(tests[2].in), &c); err != nil || c.Anchor.timeout() != 500*time.Millisecond || len(c.Anchor.Command) != 2 {
+	if err := parse("x", strings.NewReader(tests[2].in), &c); err != nil || c.Anchor.timeout() != 500*time.Millisecond || len(c.Anchor.Command) != 2 {
 		t.Errorf("%+v %v", c, err)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"golang.org/x/sys/unix"
 
 	"github.com/agentguard/agentguard/internal/outer"
+	"github.com/agentguard/agentguard/internal/strictyaml"
 )
 
 // Config is /etc/agentguard/seal.yaml.
@@ -65,8 +65,6 @@ func (p *Places) timeout() time.Duration {
 	return 2 * time.Second
 }
 
-const maxConfig = 64 << 10 // bytes
-
 // Read reads the configuration, which must be a file that only root can write:
 // a command in it is run as root. A file that is not there is the zero Config.
 func Read(name string) (Config, error) {
@@ -86,18 +84,13 @@ func Read(name string) (Config, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 || st.Mode&0o022 != 0 {
 		return c, fmt.Errorf("%s must be a file of root's that nobody else can write", name)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxConfig))
-	if err != nil {
-		return c, err
-	}
-	return c, parse(name, b, &c)
+	return c, parse(name, f, &c)
 }
 
 // parse is strict: a key that is not known may be the anchor that somebody
 // relies on.
-func parse(name string, b []byte, c *Config) error {
-	err := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(c)
-	if err != nil && !errors.Is(err, io.EOF) {
+func parse(name string, r io.Reader, c *Config) error {
+	if err := strictyaml.Decode(r, c); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	switch c.Durable {

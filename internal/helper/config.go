@@ -1,7 +1,6 @@
 package helper
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/goccy/go-yaml"
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/internal/strictyaml"
 )
 
 // Config is /etc/agentguard/helper.yaml: what the administrator decides about the helper
@@ -34,7 +34,6 @@ type Config struct {
 const (
 	defaultLogBytes = 32 << 20
 	defaultLogKeep  = 4
-	maxConfig       = 64 << 10
 )
 
 // auditGroup is the default of Config.AuditGroup.
@@ -66,19 +65,15 @@ func (c *Config) read(name string) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 || st.Mode&0o022 != 0 {
 		return fmt.Errorf("%s must be a file of root's that nobody else can write", name)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxConfig))
-	if err != nil {
-		return err
-	}
-	if err := c.parse(b); err != nil {
+	if err := c.parse(f); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
 // parse is strict: a key that is not known may be a word that was meant to refuse.
-func (c *Config) parse(b []byte) error {
-	if err := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(c); err != nil && !errors.Is(err, io.EOF) {
+func (c *Config) parse(r io.Reader) error {
+	if err := strictyaml.Decode(r, c); err != nil {
 		return err
 	}
 	switch {

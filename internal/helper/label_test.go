@@ -70,7 +70,7 @@ func TestConfig(t *testing.T) {
 		"audit: x\n": "audit", "log_bytes: 10\n": "log_bytes", "log_keep: 0\n": "log_keep", "log_keep: 1000\n": "log_keep", "- 1\n": "mapping",
 	} {
 		c := &Config{}
-		if err := c.parse([]byte(text)); (err == nil) != (bad == "") || err != nil && !strings.Contains(err.Error(), bad) {
+		if err := c.parse(strings.NewReader(text)); (err == nil) != (bad == "") || err != nil && !strings.Contains(err.Error(), bad) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
