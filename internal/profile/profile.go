@@ -100,24 +100,44 @@ var hostPath = sync.OnceValue(func() *regexp.Regexp {
 // homeValue is a value that is a path of the home directory.
 var homeValue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([:,{] )(~/[^\s,}]+)`) })
 
+// keyLine is a key whose values are on the lines that follow.
+var keyLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*([a-z_]+):\s*(#.*)?$`) })
+
 // Fit returns the text as a policy for this home: ~ is the home directory, and
 // list entries whose path is not there are taken out, since nobody has every
-// toolchain. Lines keep their numbers.
+// toolchain. What is protected stays: it grants nothing, and may be made later. Lines
+// keep their numbers.
 func (p *Places) Fit(f *Profile) []byte {
 	lines := strings.Split(f.Text, "\n")
+	key, at := "", 0
+	left := map[int]int{} // entries of the list whose key is on that line
 	for i, l := range lines {
+		if k := keyLine().FindStringSubmatch(l); k != nil {
+			key, at = k[1], i
+		}
 		m := hostPath().FindStringSubmatch(l)
 		if m == nil {
 			lines[i] = homeValue().ReplaceAllStringFunc(l, func(s string) string { return s[:2] + strconv.Quote(p.home(s[2:])) })
+			if strings.HasPrefix(strings.TrimSpace(l), "- ") {
+				left[at]++
+			}
 			continue
 		}
-		if path := p.home(m[2]); path[0] == '/' && p.Exists(path) {
+		if _, met := left[at]; !met {
+			left[at] = 0
+		}
+		if path := p.home(m[2]); path[0] == '/' && (key == "protect" || p.Exists(path)) {
 			lines[i] = m[1] + strconv.Quote(path+m[3])
+			left[at]++
 		} else {
 			lines[i] = "#" + l
 		}
 	}
-	emptyLists(lines)
+	for at, n := range left {
+		if n == 0 { // the list has lost all entries
+			lines[at] = strings.Replace(lines[at], ":", ": []", 1)
+		}
+	}
 	return []byte(strings.Join(lines, "\n"))
 }
 
@@ -127,23 +147,4 @@ func (p *Places) home(path string) string {
 		return filepath.Join(p.Home, rest)
 	}
 	return path
-}
-
-// emptyLists writes [] after the keys of lists that have lost all entries.
-func emptyLists(lines []string) {
-	for i, l := range lines {
-		if !strings.HasSuffix(l, "_mounts:") {
-			continue
-		}
-		next := ""
-		for _, next = range lines[i+1:] {
-			if t := strings.TrimSpace(next); t != "" && t[0] != '#' {
-				break
-			}
-			next = ""
-		}
-		if !strings.HasPrefix(strings.TrimSpace(next), "- ") {
-			lines[i] = l + " []"
-		}
-	}
 }

@@ -83,6 +83,32 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// Every list loses what is not there, and is a list without it. A protection is kept: the
+// path may be made later.
+func TestFitLists(t *testing.T) {
+	p := places(t, "/opt/x")
+	text := "sandbox:\n  filesystem:\n    toolchains: # of the team\n      - /opt/none\n    protect:\n      - ~/later\n      - /opt/later\n      - .envrc\n" +
+		"    cow_mounts:\n      # kept\n      - /opt/none\n    read_only_mounts:\n      - \"/opt/y\"\n      - /opt/none\n  network:\n    unix:\n      - /run/none\n    publish:\n    - 8080\n"
+	file, err := policy.ParseFragment("profile x", p.Fit(&Profile{Text: text}))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, p.Fit(&Profile{Text: text}))
+	}
+	merged, err := policy.Merge(policy.Defaults(policy.Context{Cwd: "/w"}), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var protects []string
+	for _, one := range merged.Protect {
+		protects = append(protects, one.Value)
+	}
+	if got := strings.Join(protects, " "); got != "/home/a b/later /opt/later .envrc" {
+		t.Errorf("protected: %s", got)
+	}
+	if len(merged.Unix)+len(merged.Cow) != 0 || len(merged.ReadOnly) != 1 || len(merged.Publish) != 1 || len(merged.Toolchains) != 1 {
+		t.Errorf("%+v", merged)
+	}
+}
+
 func TestOwn(t *testing.T) {
 	p := places(t)
 	for name, text := range map[string]string{"go.yaml": "# mine\n", "team.yaml": "x", "Bad.yaml": "x", "note.txt": "x"} {
