@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -80,15 +81,20 @@ func (f *execFlags) merged() (*policy.Policy, error) {
 	return policy.Merge(append(files, f.asked...)...)
 }
 
-// rootOwned refuses a file of the administrator's that somebody else can write: what runs of
+// rootOwned refuses a file of the administrator's that somebody else can write, or take away: what runs of
 // root's and of the helper's may do would be theirs to say. Runs without root are their user's affair.
 func rootOwned(path string) error {
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil || !supervisor.HostRoot() { // whoever reads it says what is wrong
+	if !supervisor.HostRoot() {
 		return nil
 	}
-	if st.Uid != 0 || st.Mode&0o022 != 0 {
-		return &supervisor.Refusal{What: path + " must be a file of root's that nobody else can write", Remedy: "chown root and chmod go-w " + path}
+	for _, one := range []struct{ path, what string }{{filepath.Dir(path), "directory"}, {path, "file"}} {
+		var st unix.Stat_t
+		if unix.Stat(one.path, &st) != nil { // whoever reads it says what is wrong
+			continue
+		}
+		if st.Uid != 0 || st.Mode&0o022 != 0 {
+			return &supervisor.Refusal{What: one.path + " must be a " + one.what + " of root's that nobody else can write", Remedy: "chown root and chmod go-w " + one.path}
+		}
 	}
 	return nil
 }

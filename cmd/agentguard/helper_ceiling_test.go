@@ -46,7 +46,7 @@ func etc(t *testing.T, files map[string]string) {
 
 // What the administrator's files say is believed only where nobody else can write them.
 func TestAdministratorsFiles(t *testing.T) {
-	etc(t, map[string]string{"policy.yaml": "sandbox:\n  process: {max_open_files: 300}\n", "ceiling.yaml": hostCeiling})
+	etc(t, map[string]string{"policy.yaml": "sandbox:\n  process: {max_open_files: 300}\n", "ceiling.yaml": hostCeiling, "ceiling.d/user-1.yaml": "ceiling: {}\n"})
 	s := serveUsers(t)
 	for _, c := range []struct {
 		name string
@@ -59,8 +59,13 @@ func TestAdministratorsFiles(t *testing.T) {
 		{"policy.yaml", 0o644, 0, ""},
 		{"ceiling.yaml", 0o620, 0, "must be a file of root's"},
 		{"ceiling.yaml", 0o644, 0, ""},
+		{".", 0o777, 0, "must be a directory of root's"}, // a ceiling that is taken away bounds nobody
+		{".", 0o755, 1, "must be a directory of root's"},
+		{".", 0o755, 0, ""},
+		{"ceiling.d", 0o775, 0, "must be a directory of root's"},
+		{"ceiling.d", 0o755, 0, ""},
 	} {
-		path := "/etc/agentguard/" + c.name
+		path := filepath.Clean("/etc/agentguard/" + c.name)
 		if err := errors.Join(os.Chmod(path, c.mode), os.Chown(path, c.uid, 0)); err != nil {
 			t.Fatal(err)
 		}
