@@ -49,3 +49,16 @@ func TestCeilingBesideThePolicy(t *testing.T) {
 		}
 	}
 }
+
+// An empty path is a script's variable that has no value, and not the current directory.
+func TestEmptyPaths(t *testing.T) {
+	if err := (&execFlags{collect: []string{"out", ""}}).beside(&policy.Policy{}); err == nil || !strings.Contains(err.Error(), "a path is empty") {
+		t.Errorf("--collect: %v", err)
+	}
+	if _, _, _, err := stagedArgs(t.TempDir(), []string{"none", ""}); err == nil || !strings.Contains(err.Error(), "a path is empty") {
+		t.Errorf("commit: %v", err)
+	}
+	if p, err := absolute("."); err != nil || !filepath.IsAbs(p) {
+		t.Errorf("%q, %v", p, err)
+	}
+}

@@ -209,7 +209,7 @@ func stagedArgs(dir string, args []string) (*supervisor.Staged, *runs.RunDir, []
 	}
 	paths := make([]string, 0, len(args))
 	for _, a := range args {
-		p, err := filepath.Abs(a)
+		p, err := absolute(a)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -217,6 +217,15 @@ func stagedArgs(dir string, args []string) (*supervisor.Staged, *runs.RunDir, []
 	}
 	s, d, err := openStaged(dir, id, true)
 	return s, d, paths, err
+}
+
+// absolute is a path of the command line, seen from the current directory. None is not
+// that directory: a script's variable was empty, and all would be committed.
+func absolute(name string) (string, error) {
+	if name == "" {
+		return "", &supervisor.Refusal{What: "a path is empty", Remedy: "leave it out, or name the current directory: ."}
+	}
+	return filepath.Abs(name)
 }
 
 // newCommitApply is how agentguard starts itself as the committing process.

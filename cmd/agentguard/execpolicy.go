@@ -46,6 +46,10 @@ func (f *execFlags) beside(p *policy.Policy) error {
 	if f.cont != "" {
 		errs = append(errs, p.Allows("filesystem.persistence", "keep", policy.Source{Flag: "--continue"}))
 	}
+	for _, name := range f.collect { // before anything runs
+		_, err := absolute(name)
+		errs = append(errs, err)
+	}
 	if len(f.collect) > 0 {
 		errs = append(errs, p.Allows("filesystem.commit", "success", policy.Source{Flag: "--collect"}))
 	}

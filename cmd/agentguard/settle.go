@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -96,7 +95,7 @@ func (f *execFlags) collectResults(res *runs.Result) error {
 	defer s.Close()
 	var paths []string
 	for _, name := range f.collect {
-		p, err := filepath.Abs(name)
+		p, err := absolute(name)
 		if err != nil {
 			return err
 		}
