@@ -172,7 +172,7 @@ func (g *grants) add(m policy.Mount, key, flag, access string) error {
 // broad refuses a link to what the policy would have refused by its own name: whoever
 // reads the policy sees the link.
 func (g *grants) broad(o Opened, key, access string) *Refusal {
-	if o.Real == o.Path || key != clauseReadOnly && key != clauseCow && key != clauseWritable {
+	if o.Real == o.Path || !slices.Contains([]string{clauseReadOnly, clauseCow, clauseWritable, clauseCaches}, key) {
 		return nil
 	}
 	if why := policy.BroadMount(o.Real, access == "rw"); why != "" && !g.pauses("broad-mount") {

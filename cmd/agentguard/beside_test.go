@@ -58,6 +58,12 @@ func TestEmptyPaths(t *testing.T) {
 	if _, _, _, err := stagedArgs(t.TempDir(), []string{"none", ""}); err == nil || !strings.Contains(err.Error(), "a path is empty") {
 		t.Errorf("commit: %v", err)
 	}
+	c := newExec()
+	c.SetArgs([]string{"--continue=", "--", "true"})
+	c.SilenceUsage, c.SilenceErrors = true, true
+	if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "--continue names no run") {
+		t.Errorf("--continue: %v", err)
+	}
 	if p, err := absolute("."); err != nil || !filepath.IsAbs(p) {
 		t.Errorf("%q, %v", p, err)
 	}

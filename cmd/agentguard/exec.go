@@ -129,7 +129,12 @@ With --dispatch a command that ended with 0 is followed by the statuses of agent
   agentguard exec -p policy.yaml --dry-run -- npm test
   agentguard exec --mode ro --dispatch forge.open-issue -- python3 analyse.py`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error { return f.run(args) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if f.cont == "" && c.Flags().Changed("continue") { // a script's variable was empty
+				return f.misused(&supervisor.Refusal{What: "--continue names no run", Remedy: "leave it out, or name one: --continue last"})
+			}
+			return f.run(args)
+		},
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return f.misused(flagError(c, err)) })
 	fl := c.Flags()
