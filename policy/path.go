@@ -37,11 +37,13 @@ func checkPath(text string) *problem {
 	return nil
 }
 
-// isControl reports C0 controls, DEL, C1 controls and the bidirectional
-// overrides, which make a line read as something that it is not.
+// isControl reports C0 controls, DEL, C1 controls, and what makes a line read as something that
+// it is not: bidirectional overrides and marks, line and paragraph separators, at which some
+// viewers break a line, and what is not seen at all. Joiners stay: scripts are written with them.
 func isControl(r rune) bool {
 	switch {
-	case r < 0x20, r >= 0x7f && r < 0xa0, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
+	case r < 0x20, r >= 0x7f && r < 0xa0, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069,
+		r == 0x061c, r == 0x200b, r == 0x200e, r == 0x200f, r == 0x2028, r == 0x2029, r == 0x2060, r == 0xfeff:
 		return true
 	}
 	return false

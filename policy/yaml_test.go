@@ -69,3 +69,16 @@ func TestProblemsAreBounded(t *testing.T) {
 		t.Errorf("%d problems", got)
 	}
 }
+
+// What a viewer shows otherwise than it is parsed is refused: here a limit that is in a remark.
+func TestUnseenCharacters(t *testing.T) {
+	for _, c := range []string{"\u2028", "\u2029", "\u200b", "\u200e", "\u200f", "\u061c", "\u2060", "\ufeff", "\u202e", "\u0085"} {
+		_, err := Parse("p.yaml", []byte("sandbox: # a remark"+c+"  process: {max_memory_mb: 10}\n  runtime: process\n"))
+		if err == nil || !strings.Contains(err.Error(), "p.yaml:1:20: the file contains the control character U+") {
+			t.Errorf("%+q: %v", c, err)
+		}
+	}
+	if _, err := Parse("p.yaml", []byte("\ufeffsandbox: # \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645\n  runtime: process\n")); err != nil {
+		t.Errorf("a mark of the byte order, and a joiner: %v", err)
+	}
+}
