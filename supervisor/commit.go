@@ -115,18 +115,10 @@ func (s *Staged) Close() error {
 // with the directories that they need. What is protected is left out unless
 // with says otherwise; held is what was left out.
 func (s *Staged) Pick(paths, protect []string, with bool) (picks []bool, held []changes.Change, err error) {
-	picks = make([]bool, len(s.Entries))
-	hit := make([]bool, len(paths))
+	if picks, err = s.Select(paths); err != nil {
+		return nil, nil, err
+	}
 	list := s.Changes(protect, s.Settled)
-	for i := range picks {
-		e := &s.Entries[i]
-		picks[i] = !s.Settled[i] && (len(paths) == 0 || s.below(e, paths, hit))
-	}
-	for i, ok := range hit {
-		if !ok {
-			return nil, nil, &Refusal{What: "nothing that is staged lies at " + trace.Quote(paths[i]), Remedy: "agentguard diff " + s.run.ID() + " lists the paths"}
-		}
-	}
 	for i := range list {
 		if c := &list[i]; c.Danger.Protected && !with && picks[c.Entry.N-1] {
 			picks[c.Entry.N-1] = false
@@ -134,7 +126,25 @@ func (s *Staged) Pick(paths, protect []string, with bool) (picks []bool, held []
 		}
 	}
 	s.holdBelow(picks, held)
+	s.holdAbove(picks, held)
 	return picks, held, s.needed(picks)
+}
+
+// Select selects what is not decided yet: all, or what lies at and below paths. It is what may
+// be discarded: a new directory stays staged for what else is in it.
+func (s *Staged) Select(paths []string) ([]bool, error) {
+	picks, in, hit := make([]bool, len(s.Entries)), make([]bool, len(s.Entries)), make([]bool, len(paths))
+	for i := range picks {
+		e := &s.Entries[i]
+		in[i] = len(paths) == 0 || !e.Root() && in[e.Parent-1] || s.below(e, paths, hit) // a path may be cut, and its directory's is not
+		picks[i] = in[i] && !s.Settled[i]
+	}
+	for i, ok := range hit {
+		if !ok {
+			return nil, &Refusal{What: "nothing that is staged lies at " + trace.Quote(paths[i]), Remedy: "agentguard diff " + s.run.ID() + " lists the paths"}
+		}
+	}
+	return picks, nil
 }
 
 // below reports whether a changed entry lies at or below one of the paths.
@@ -216,6 +226,23 @@ func (s *Staged) holdBelow(picks []bool, held []changes.Change) {
 			}
 		}
 	}
+}
+
+// holdAbove keeps the directories in which something is held back that the run deleted: they
+// would not be empty.
+func (s *Staged) holdAbove(picks []bool, held []changes.Change) {
+	for i := range held {
+		for e := held[i].Entry; goes(e) && !e.Root(); {
+			if e = &s.Entries[e.Parent-1]; goes(e) {
+				picks[e.N-1] = false
+			}
+		}
+	}
+}
+
+// goes reports what has no place in the tree any more, as it was.
+func goes(e *changes.Entry) bool {
+	return e.Old != nil && (e.New == nil || e.New.Type != e.Old.Type)
 }
 
 // needed adds the new directories that picked entries lie in, and refuses a

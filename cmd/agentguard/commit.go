@@ -180,7 +180,7 @@ func newDiscard() *cobra.Command {
 		if s.Open {
 			return &supervisor.Refusal{What: "a commit of run " + d.ID() + " was interrupted", Remedy: "finish it first: agentguard commit " + d.ID()}
 		}
-		picks, _, err := s.Pick(paths, nil, true)
+		picks, err := s.Select(paths)
 		if err != nil {
 			return err
 		}

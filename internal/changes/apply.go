@@ -249,7 +249,7 @@ func (c *committer) settleFile(dir int, name string, e *Entry) error {
 
 // settle sets mode, group and attributes of an object that stays.
 func (c *committer) settle(dir int, name string, old, now *Node) error {
-	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|onlyDir(now), 0)
 	if err == unix.EACCES { // a mode without reading: only the mode can be set
 		return c.chmodPath(dir, name, now)
 	}
@@ -303,6 +303,14 @@ func (c *committer) sameAs(fd int) error {
 	return err
 }
 
+// onlyDir has a directory's mode and attributes given to nothing else that has its name by now.
+func onlyDir(n *Node) int {
+	if n.Type == Dir {
+		return unix.O_DIRECTORY
+	}
+	return 0
+}
+
 // modeBits are the bits of a mode that are committed: a directory may pass on
 // its group and be sticky, nothing may change ids on execution.
 func modeBits(n *Node) uint32 {
@@ -313,7 +321,7 @@ func modeBits(n *Node) uint32 {
 }
 
 func (c *committer) chmodPath(dir int, name string, now *Node) error {
-	fd, err := openBeneath(dir, name, unix.O_PATH, 0)
+	fd, err := openBeneath(dir, name, unix.O_PATH|onlyDir(now), 0)
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func (e *Entry) Op() Op {
 		return Deleted
 	case e.Old.Type != e.New.Type:
 		return Retyped
-	case sameState(e.Old, e.New):
+	case sameState(e.Old, e.New) && !e.New.Shared: // a hard link is more than a time: what is written to one name is written to all
 		return Touched
 	}
 	return Modified

@@ -101,7 +101,13 @@ func (c *committer) checkMoves() error {
 }
 
 func (c *committer) checkOne(dir int, e *Entry) error {
-	if !c.picked(e) || dir < 0 && e.Old == nil {
+	if !c.picked(e) {
+		return nil
+	}
+	if dir < 0 && e.New != nil && !c.made(c.set.at(e.Parent)) {
+		return c.inTheWay(e, "its directory is not there")
+	}
+	if dir < 0 && e.Old == nil {
 		return nil
 	}
 	if err := c.reached(dir, e); err != nil {
@@ -139,10 +145,28 @@ func (c *committer) checkOne(dir int, e *Entry) error {
 	if why != "" {
 		c.conflict(e, "%s", why)
 	}
-	if err2 == nil && e.New == nil && e.Old.Type == Dir {
+	if err2 == nil && e.Old.Type == Dir && (e.New == nil || e.New.Type != Dir) {
 		err2 = c.checkEmptied(dir, e)
 	}
+	if err2 == nil && m.typ() == Dir && e.Old.Type != Dir && e.New != nil {
+		err2 = c.inTheWay(e, "a directory is in its place")
+	}
 	return err2
+}
+
+// made reports a directory that the commit makes.
+func (c *committer) made(e *Entry) bool {
+	return c.picked(e) && len(e.From) == 0 && e.New != nil && e.New.Type == Dir && (e.Old == nil || e.Old.Type != Dir)
+}
+
+// inTheWay is a conflict that force does not go over: the commit would come to it when
+// others of its acts are done, and never to its end.
+func (c *committer) inTheWay(e *Entry, why string) error {
+	if c.o.Force {
+		return fmt.Errorf("%q: %s: mend that on the host, or name other paths", c.set.Path(e), why)
+	}
+	c.conflict(e, "%s", why)
+	return nil
 }
 
 // reached refuses what no rename leads to from the staging directory.
@@ -174,6 +198,9 @@ func (c *committer) checkFree(dir int, e *Entry, m *meta) error {
 		return nil // its old side is an entry of its own
 	case e.New.Type == Dir && m.typ() == Dir && len(e.From) == 0:
 		return nil // both made it
+	}
+	if e.New.Type == Dir || m.typ() == Dir {
+		return c.inTheWay(e, "it was made on the host too, as a "+string(m.typ()))
 	}
 	same := Entry{Name: e.Name, Old: e.New}
 	why, err := differs(dir, &same, m)
@@ -260,19 +287,28 @@ func (c *committer) checkEmptied(dir int, e *Entry) error {
 	}
 	known := map[string]bool{}
 	for n := e.N; n < len(c.set.Entries) && c.set.Entries[n].Parent >= e.N; n++ {
-		if o := &c.set.Entries[n]; o.Parent == e.N {
-			known[string(o.Name)] = true
+		if o := &c.set.Entries[n]; o.Parent == e.N && o.Old != nil {
+			known[string(o.Name)] = c.picked(o)
 		}
 	}
 	for _, name := range names {
-		if known[name] {
+		goes, seen := known[name]
+		if goes {
 			continue
 		}
 		m, err := statAt(fd, name)
-		if err == nil && !c.moving[place{m.dev, m.ino}] {
-			c.conflict(e, "%q was made in it", name)
-			return nil
+		if err != nil || c.moving[place{m.dev, m.ino}] {
+			continue
 		}
+		why := "was made in it"
+		if seen {
+			why = "stays in it"
+		}
+		if why = fmt.Sprintf("%q %s", name, why); e.New != nil { // of a deletion force leaves what is not empty
+			return c.inTheWay(e, why)
+		}
+		c.conflict(e, "%s", why)
+		return nil
 	}
 	return nil
 }

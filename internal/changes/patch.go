@@ -123,6 +123,9 @@ func (p *Patcher) object(c *Change, o, n *Node) {
 	}
 	same := bytes.Equal(before, after) && o != nil && n != nil
 	if same && from == to && gitMode(o) == gitMode(n) {
+		if n.Shared {
+			p.leftOut(c, "it became a hard link")
+		}
 		return // owner, attributes, other bits of the mode: git does not know them
 	}
 	fmt.Fprintf(&p.w, "diff --git %s %s\n", gitQuote("a/", from), gitQuote("b/", to))

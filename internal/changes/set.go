@@ -135,42 +135,39 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // at returns the entry with number n.
 func (s *Set) at(n int) *Entry { return &s.Entries[n-1] }
 
-// maxShown bounds a path that is put together for people, in levels.
-const maxShown = 512
+// Bounds of a path that is put together for people, in levels and in bytes. No longer
+// one can be given to a system call, and a command that makes 100 000 files below directories
+// with long names would have every listing take gigabytes.
+const (
+	maxShown     = 512
+	maxPathBytes = unix.PathMax
+)
 
 // cut marks a path that has more levels.
 const cut = "..."
 
 // Path is the place of an entry below the root of its tree, "" for the root.
-// Levels above the lowest 512 are cut, which shows as "...".
-func (s *Set) Path(e *Entry) string {
-	var parts []string
-	for ; !e.Root(); e = s.at(e.Parent) {
-		if len(parts) == maxShown {
-			parts = append(parts, cut)
-			break
-		}
-		parts = append(parts, string(e.Name))
-	}
-	return join(parts)
-}
+// Levels beyond the lowest 512, or the lowest 4096 bytes, are cut, which shows as "...".
+func (s *Set) Path(e *Entry) string { return s.path(e, false) }
 
 // OldPath is where an entry's old side lies.
-func (s *Set) OldPath(e *Entry) string {
-	if len(e.From) > 0 {
-		return string(e.From)
-	}
+func (s *Set) OldPath(e *Entry) string { return s.path(e, true) }
+
+func (s *Set) path(e *Entry, old bool) string {
 	var parts []string
-	for ; !e.Root(); e = s.at(e.Parent) {
-		if len(parts) == maxShown {
+	for left := maxPathBytes; !e.Root(); e = s.at(e.Parent) {
+		part, renamed := e.Name, old && len(e.From) > 0
+		if renamed {
+			part = e.From
+		}
+		if left -= len(part) + 1; len(parts) == maxShown || left < 0 {
 			parts = append(parts, cut)
 			break
 		}
-		if len(e.From) > 0 {
-			parts = append(parts, string(e.From))
+		parts = append(parts, string(part))
+		if renamed {
 			break
 		}
-		parts = append(parts, string(e.Name))
 	}
 	return join(parts)
 }

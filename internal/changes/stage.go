@@ -157,7 +157,7 @@ func setXattrs(fd int, want, have map[string][]byte) error {
 	for name := range have {
 		if _, ok := want[name]; !ok && kept(name) {
 			if err := unix.Fremovexattr(fd, name); err != nil && err != unix.ENODATA && err != unix.EOPNOTSUPP {
-				return fmt.Errorf("attribute %s: %w", name, err)
+				return fmt.Errorf("attribute %q: %w", name, err)
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func setXattrs(fd int, want, have map[string][]byte) error {
 			continue
 		}
 		if err := unix.Fsetxattr(fd, name, v, 0); err != nil && err != unix.EOPNOTSUPP {
-			return fmt.Errorf("attribute %s: %w", name, err)
+			return fmt.Errorf("attribute %q: %w", name, err)
 		}
 	}
 	return nil

@@ -122,7 +122,9 @@ func (c *Change) detail() string {
 	add := func(format string, a ...any) { d = append(d, fmt.Sprintf(format, a...)) }
 	switch {
 	case o == nil:
-		d = describe(n)
+		if d = describe(n); len(n.Xattrs) > 0 {
+			add("attributes")
+		}
 	case n == nil:
 		d = describe(o)
 	default:
@@ -147,6 +149,9 @@ func (c *Change) detail() string {
 		}
 		if !sameXattrs(o.Xattrs, n.Xattrs) {
 			add("attributes")
+		}
+		if n.Shared {
+			add("a hard link")
 		}
 	}
 	if len(d) == 0 {
