@@ -22,11 +22,11 @@ var (
 	guardedDirs = []string{
 		".git/hooks", ".husky", ".vscode", ".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".vim", ".claude", ".cursor", ".codex", ".gemini", ".continue",
 		".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq", ".ssh", ".gnupg", ".config/fish", ".config/git", ".config/nvim", ".config/systemd", ".config/autostart", ".config/agentguard", ".local/state/agentguard", ".aws", ".kube",
-		".cargo/bin", ".yarn/releases", ".yarn/plugins", ".yarn/sdks", ".githooks",
+		".cargo/bin", ".yarn/releases", ".yarn/plugins", ".yarn/sdks", ".githooks", ".config/vim", ".emacs.d", ".config/emacs", ".qwen", ".copilot", ".github/hooks",
 	}
 	guardedFiles = []string{
 		".git/config", ".git/commondir", ".envrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".npmrc", ".mcp.json", ".vimrc", ".exrc", ".netrc", ".gdbinit", ".lldbinit",
-		".pre-commit-config.yaml", "lefthook.yml", "opencode.json",
+		".pre-commit-config.yaml", "lefthook.yml", "opencode.json", "opencode.jsonc", ".claude.json", ".gvimrc", ".dir-locals.el", ".dir-locals-2.el",
 	}
 )
 

@@ -6,7 +6,9 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -151,21 +153,41 @@ func (f *execFlags) ask(res *runs.Result, but string) error {
 func writeStaged(s *supervisor.Staged) error {
 	const most = 40
 	list, folds := s.FoldIgnored(s.Changes(s.Protect, s.Settled), s.OpenTree)
-	rest := len(list) - most
-	if rest > 0 {
-		list = list[:most]
+	var rest []changes.Change
+	if len(list) > most {
+		list, rest = list[:most], list[most:]
 	}
 	if err := changes.WriteText(os.Stderr, list); err != nil {
 		return err
 	}
-	if rest > 0 {
-		tell("and %d more", rest)
-	}
+	tellRest(rest)
 	if len(folds) > most {
 		tell("and %d places that git ignores", len(folds)-most)
 		folds = folds[:most]
 	}
 	return changes.WriteFolds(os.Stderr, folds)
+}
+
+// tellRest counts what is not shown, and why some of it should be: a command could fill the
+// screen with changes that look worse, or only come first.
+func tellRest(rest []changes.Change) {
+	if len(rest) == 0 {
+		return
+	}
+	tell("and %d more", len(rest))
+	why := map[string]int{}
+	for i := range rest {
+		if d := rest[i].Danger; d.Why != "" {
+			why[d.Why]++
+		}
+	}
+	for i, w := range slices.Sorted(maps.Keys(why)) {
+		if i == most {
+			tell("  and more reasons to look at them first: agentguard diff lists them")
+			break
+		}
+		tell("  of them %d: %s", why[w], w)
+	}
 }
 
 // continued opens what the run is to begin with: what --continue names, or with

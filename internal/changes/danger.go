@@ -1,17 +1,20 @@
 package changes
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"path"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // Danger is why a change should be read before anything else.
@@ -34,7 +37,7 @@ var traps = []trap{
 	{
 		"git runs it", true,
 		[]string{".git/hooks", ".husky"},
-		[]string{".pre-commit-config.yaml", ".pre-commit-config.yml", "lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml", "lefthook.toml"},
+		[]string{".pre-commit-config.yaml", ".pre-commit-config.yml", "lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml", "lefthook.toml", "prek.toml", ".overcommit.yml"},
 	},
 	{
 		"a shell reads it when it starts", true,
@@ -46,13 +49,13 @@ var traps = []trap{
 	},
 	{
 		"an editor acts on it", true,
-		[]string{".vscode", ".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".vim", ".config/nvim"},
-		[]string{".gdbinit", ".lldbinit", ".vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el", ".emacs", ".devcontainer.json"},
+		[]string{".vscode", ".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".vim", ".config/vim", ".config/nvim", ".emacs.d", ".config/emacs"},
+		[]string{".gdbinit", ".lldbinit", ".vimrc", ".gvimrc", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el", ".dir-locals-2.el", ".emacs", ".devcontainer.json"},
 	},
 	{
 		"an agent acts on it", true,
-		[]string{".claude", ".cursor", ".codex", ".gemini", ".continue", ".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq"},
-		[]string{".mcp.json", "opencode.json", ".aider.conf.yml", ".cursorrules", ".windsurfrules", ".clinerules"},
+		[]string{".claude", ".cursor", ".codex", ".gemini", ".continue", ".windsurf", ".roo", ".cline", ".opencode", ".kiro", ".junie", ".amazonq", ".qwen", ".copilot", ".github/hooks"},
+		[]string{".mcp.json", ".claude.json", "opencode.json", "opencode.jsonc", ".aider.conf.yml", ".cursorrules", ".windsurfrules", ".clinerules"},
 	},
 	{
 		"it decides who may log in, or starts by itself", true,
@@ -67,7 +70,7 @@ var traps = []trap{
 	{
 		"a tool takes programs or sources from it", true,
 		[]string{".config/git", ".config/pip", ".cargo/bin", ".yarn/releases", ".yarn/plugins", ".yarn/sdks"},
-		[]string{".gitconfig", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pypirc", "pip.conf", ".cargo/config", ".cargo/config.toml", ".condarc", ".gemrc", ".bundle/config"},
+		[]string{".gitconfig", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnpmfile.mjs", ".pypirc", "pip.conf", ".cargo/config", ".cargo/config.toml", ".condarc", ".gemrc", ".bundle/config"},
 	},
 	{
 		"an agent reads it as instructions", false, nil,
@@ -75,16 +78,16 @@ var traps = []trap{
 	},
 	{
 		"CI runs it", false,
-		[]string{".github/workflows", ".github/actions", ".circleci", ".buildkite", ".gitlab/ci", ".tekton", ".woodpecker"},
+		[]string{".github/workflows", ".github/actions", ".gitea/workflows", ".forgejo/workflows", ".builds", ".circleci", ".buildkite", ".gitlab/ci", ".tekton", ".woodpecker"},
 		[]string{
-			".gitlab-ci.yml", ".travis.yml", "azure-pipelines.yml", "jenkinsfile", ".drone.yml", ".woodpecker.yml", "bitbucket-pipelines.yml", "cloudbuild.yaml",
+			".gitlab-ci.yml", ".build.yml", ".cirrus.yml", ".cirrus.star", "azure-pipelines.yaml", ".woodpecker.yaml", "cloudbuild.yml", "buildspec.yml", ".travis.yml", "azure-pipelines.yml", "jenkinsfile", ".drone.yml", ".woodpecker.yml", "bitbucket-pipelines.yml", "cloudbuild.yaml",
 			".appveyor.yml", "appveyor.yml",
 		},
 	},
 	{
 		"a build or an interpreter runs it without being told to", false,
 		[]string{".mvn", "gradle/wrapper"},
-		[]string{"setup.py", "build.rs", "conftest.py", "sitecustomize.py", "usercustomize.py", "binding.gyp", ".bazelrc", "tools/bazel"},
+		[]string{"setup.py", "build.rs", "conftest.py", "sitecustomize.py", "usercustomize.py", "binding.gyp", "bunfig.toml", "rust-toolchain.toml", "rust-toolchain", ".pnp.cjs", "directory.build.props", "directory.build.targets", ".bazelrc", "tools/bazel"},
 	},
 	{"agentguard may take what it grants from it", false, nil, []string{"agentguard.yaml"}},
 	{"git takes objects or attributes from it", false, nil, []string{".git/objects/info/alternates", ".git/info/attributes", ".gitmodules"}},
@@ -103,7 +106,7 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	if strings.HasPrefix(p, cut+"/") {
 		return Danger{"it lies too deep for its path to be judged", true}
 	}
-	if covered(p, protect) {
+	if covered(p, protect) || covered(s.OldPath(e), protect) || brings(e) && (coversBelow(p, protect) || coversBelow(string(e.From), protect)) {
 		return Danger{"the policy protects it", true}
 	}
 	if e.New == nil {
@@ -112,21 +115,61 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	if e.New.Type == Device || e.New.Type == Socket {
 		return Danger{"it is a " + string(e.New.Type) + ", which is never committed", true}
 	}
-	low := strings.ToLower(p)
+	low := folded(p)
 	slashed := "/" + low + "/" // once: a path may have 128 KiB, and there are a hundred names to look for
 	for i := range traps {
 		if t := &traps[i]; t.holds(slashed, e.New.Type == Dir && !brings(e)) {
 			return Danger{t.why, t.protected}
 		}
 	}
-	if brings(e) && opensTrap(low) {
-		return Danger{"what comes with it was not judged, and other programs act on what lies there", true}
+	if brings(e) {
+		if opens, held := opensTrap(low); opens {
+			return Danger{"what comes with it was not judged, and other programs act on what lies there", held}
+		}
 	}
 	if d := s.byGit(e, low); d.Why != "" {
 		return d
 	}
-	return s.byContent(e, p, low)
+	if d := s.byContent(e, p, low); d.Why != "" {
+		return d
+	}
+	return byAccess(e)
 }
+
+// byAccess judges who else can change what is committed.
+func byAccess(e *Entry) Danger {
+	switch {
+	case e.New.Type != File && e.New.Type != Dir:
+	case e.New.Shared && e.Old != nil:
+		return Danger{"it became a hard link: what is written to its other name is written to it", false}
+	case e.New.Mode&0o002 != 0 && e.New.Mode&unix.S_ISVTX == 0 && (e.Old == nil || e.Old.Mode&0o002 == 0) && (e.Base == nil || e.Base.Mode&0o002 == 0):
+		return Danger{"every user may write to it", false}
+	}
+	return Danger{}
+}
+
+// folded is a path as a file system reads it that folds names: in lower case, letters that are one
+// or more of ASCII in another form as these, and without what shows nothing (Linux: fs/unicode,
+// utf8nfdicf; git: utf8.c, next_hfs_char).
+func folded(p string) string {
+	low := strings.ToLower(p)
+	for i := range len(low) {
+		if low[i] >= utf8.RuneSelf {
+			return folder.Replace(low)
+		}
+	}
+	return low
+}
+
+var folder = func() *strings.Replacer {
+	list := []string{"\u017f", "s", "\ufb00", "ff", "\ufb01", "fi", "\ufb02", "fl", "\ufb03", "ffi", "\ufb04", "ffl", "\ufb05", "st", "\ufb06", "st", "\u00ad", "", "\u034f", "", "\ufeff", ""}
+	for _, invisible := range [][2]rune{{0x200b, 0x200f}, {0x202a, 0x202e}, {0x2060, 0x206f}, {0xfe00, 0xfe0f}} {
+		for r := invisible[0]; r <= invisible[1]; r++ {
+			list = append(list, string(r), "")
+		}
+	}
+	return strings.NewReplacer(list...)
+}()
 
 // holds reports a path, in slashes on both sides, that the trap names. dir is a directory
 // whose content is judged by itself.
@@ -159,6 +202,19 @@ func covered(p string, patterns []string) bool {
 	return false
 }
 
+// coversBelow reports a directory in which a pattern names something: what is renamed with
+// it, or comes to be there, is no entry.
+func coversBelow(dir string, patterns []string) bool {
+	for _, pat := range patterns {
+		for at := path.Dir(strings.Trim(pat, "/")); dir != "" && at != "."; at = path.Dir(at) {
+			if ok, err := path.Match(at, dir); err == nil && ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // byContent judges what a name alone does not tell.
 func (s *Set) byContent(e *Entry, p, low string) Danger {
 	base := path.Base(low)
@@ -173,12 +229,16 @@ func (s *Set) byContent(e *Entry, p, low string) Danger {
 	case e.New.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
 		return Danger{"it has set-id bits, which are never committed", false}
 	case base == "package.json":
-		if !reflect.DeepEqual(scripts(s.content(e.Old)), scripts(s.content(e.New))) {
+		if b, ok := s.known(e.New); !ok || !reflect.DeepEqual(scripts(s.content(e.Old)), scripts(b)) {
 			return Danger{"its scripts were changed", false}
 		}
 	case slices.Contains(lockFiles, base):
-		if h := newHost(s.content(e.Old), s.content(e.New)); h != "" {
-			return Danger{"packages come from " + h + " now", false}
+		b, ok := s.known(e.New)
+		if !ok {
+			return Danger{"it is too large to say where packages come from", false}
+		}
+		if h := newHost(s.content(e.Old), b); h != "" {
+			return Danger{"packages come from " + trace.Quote(h) + " now", false}
 		}
 	case strings.HasSuffix(base, ".pth"):
 		return Danger{"Python runs it when it starts", false}
@@ -189,19 +249,31 @@ func (s *Set) byContent(e *Entry, p, low string) Danger {
 	return Danger{}
 }
 
-// content reads a node's content where it is kept and small; nil otherwise.
-func (s *Set) content(n *Node) []byte {
-	const most = 16 << 20
-	if n == nil || n.Type != File || n.SHA256 == "" || n.Size > most {
-		return nil
+// judged bounds what is read of a content to judge it, in bytes.
+const judged = 16 << 20
+
+// known is what a node holds. ok is false of a file that is too large, or was not kept: nobody can say
+// that it is harmless.
+func (s *Set) known(n *Node) (b []byte, ok bool) {
+	if n == nil || n.Type != File {
+		return nil, true
+	}
+	if n.SHA256 == "" || n.Size > judged {
+		return nil, false
 	}
 	f, err := s.Blob(n.SHA256)
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, most))
-	if err != nil {
+	b, err = io.ReadAll(io.LimitReader(f, judged+1))
+	return b, err == nil && len(b) <= judged
+}
+
+// content is what known returns, or nil.
+func (s *Set) content(n *Node) []byte {
+	b, ok := s.known(n)
+	if !ok {
 		return nil
 	}
 	return b
@@ -265,18 +337,20 @@ func safeGitConfig(b []byte) bool {
 	return true
 }
 
-// scripts are the parts of a package.json that are run.
+// scripts are the parts of a package.json that are run, or that say what is. Names are told apart by
+// case, as their readers do: encoding/json would take "Scripts" for what it calls "scripts".
 func scripts(b []byte) any {
-	var p struct {
-		Scripts any `json:"scripts"`
-		Bin     any `json:"bin"`
-		Config  any `json:"config"`
-		GypFile any `json:"gypfile"`
-	}
-	if len(b) > 0 && json.Unmarshal(b, &p) != nil {
+	var all map[string]any
+	if len(b) > 0 && json.Unmarshal(b, &all) != nil {
 		return string(b) // not readable: every change counts
 	}
-	return p
+	run := map[string]any{}
+	for _, name := range []string{"scripts", "bin", "config", "gypfile", "packageManager", "devEngines", "pnpm", "husky", "simple-git-hooks", "lint-staged"} {
+		if v, ok := all[name]; ok {
+			run[name] = v
+		}
+	}
+	return run
 }
 
 var lockFiles = []string{
@@ -284,19 +358,37 @@ var lockFiles = []string{
 	"composer.lock", "requirements.txt", "bun.lock", "flake.lock",
 }
 
-var urlHost = once(`(?:[a-z+]+://|git@)([A-Za-z0-9.-]+)`)
+var (
+	urlHost  = once(`(?i)[a-z][a-z0-9+.-]*://([^/\s"'<>?#\\]+)|git@([a-z0-9.-]+)`)
+	jsonByte = once(`\\(?:/|u00[0-9a-fA-F]{2})`)
+)
+
+// hosts are the places that a lock file names. A user name before one is none: it may look like one.
+func hosts(b []byte) (list []string) {
+	plain := jsonByte().ReplaceAllFunc(b, func(esc []byte) []byte {
+		if c, err := strconv.ParseUint(string(esc[min(2, len(esc)):]), 16, 8); err == nil {
+			return []byte{byte(c)}
+		}
+		return esc[1:]
+	})
+	for _, m := range urlHost().FindAllSubmatch(plain, -1) {
+		h := strings.ToLower(string(m[1]) + string(m[2]))
+		list = append(list, h[strings.LastIndexByte(h, '@')+1:])
+	}
+	return list
+}
 
 // newHost returns a host that only the new lock file names.
 func newHost(old, now []byte) string {
 	known := map[string]bool{}
-	for _, m := range urlHost().FindAllSubmatch(old, -1) {
-		known[string(bytes.ToLower(m[1]))] = true
+	for _, h := range hosts(old) {
+		known[h] = true
 	}
 	if len(known) == 0 {
 		return "" // a first lock file, or one without places
 	}
-	for _, m := range urlHost().FindAllSubmatch(now, -1) {
-		if h := string(bytes.ToLower(m[1])); !known[h] {
+	for _, h := range hosts(now) {
+		if !known[h] {
 			return h
 		}
 	}

@@ -1,6 +1,9 @@
 package changes
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestDangerByPath(t *testing.T) {
 	s := &Set{roots: []int{1}, Entries: []Entry{{N: 1, Name: []byte("/ws"), Old: &Node{Type: Dir}}}}
@@ -90,6 +93,20 @@ func TestDangerByPath(t *testing.T) {
 		{".yarn/releases/yarn-4.cjs", file, true, true},
 		{".yarn/cache/x.zip", file, false, false},
 		{".opencode/x", file, true, true},
+		{".github", Node{Type: Symlink, Target: []byte("tpl")}, true, true},
+		{".circleci", Node{Type: Symlink, Target: []byte("tpl")}, true, false},
+		{"gradle", Node{Type: Symlink, Target: []byte("tpl")}, true, false},
+		{".gitea/workflows/ci.yaml", file, true, false},
+		{".v\u017fcode/tasks.json", file, true, true},
+		{".con\ufb01g/fish/x", file, true, true},
+		{".git/hoo\u212as/pre-commit", file, true, true},
+		{".ba\u200bshrc", file, true, true},
+		{".git/rebase-merge/git-rebase-todo", file, true, true},
+		{".git/worktrees/w/rebase-merge/git-rebase-todo", file, true, true},
+		{"rebase-merge/x", file, false, false},
+		{"open", Node{Type: File, Mode: 0o666}, true, false},
+		{"open", Node{Type: Dir, Mode: 0o777}, true, false},
+		{"tmp", Node{Type: Dir, Mode: 0o1777}, false, false},
 	} {
 		if d := at(c.path, c.node); (d.Why != "") != c.why || d.Protected != c.held {
 			t.Errorf("%s: %+v", c.path, d)
@@ -123,6 +140,23 @@ func TestDangerOfBare(t *testing.T) {
 	}}
 	if d := s.Danger(&s.Entries[2], nil); !d.Protected {
 		t.Errorf("%+v", d)
+	}
+}
+
+// A remote that was there before leads elsewhere.
+func TestNewRemote(t *testing.T) {
+	old := "[remote \"origin\"]\n\turl = https://git.example/a\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n"
+	for now, want := range map[string]string{
+		old: "", old + "[branch \"x\"]\n\tremote = origin\n": "", "": "",
+		strings.Replace(old, "git.example", "evil.example", 1): "https://evil.example/a",
+		old + "\tpushurl = evil@host:a\n":                      "evil@host:a",
+	} {
+		if got := newRemote([]byte(old), []byte(now)); got != want {
+			t.Errorf("%q: %q", now, got)
+		}
+	}
+	if got := newRemote(nil, []byte(old)); got != "" {
+		t.Errorf("a clone: %q", got)
 	}
 }
 

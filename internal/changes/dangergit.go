@@ -4,6 +4,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/agentguard/agentguard/trace"
 )
 
 // brings reports an entry that puts a tree at its path whose names are no
@@ -13,22 +15,22 @@ func brings(e *Entry) bool {
 	return len(e.From) > 0 || e.New != nil && e.New.Type == Symlink
 }
 
-// opensTrap reports a directory in which protected traps lie deeper down, such as
-// .git or .config: whatever comes to be there under another name becomes one.
-func opensTrap(p string) bool {
+// opensTrap reports a directory in which traps lie deeper down, such as .git or .config:
+// whatever comes to be there under another name becomes one. held: a protected one.
+func opensTrap(p string) (opens, held bool) {
 	for i := range traps {
 		t := &traps[i]
 		for _, names := range [][]string{t.dirs, t.files} {
 			for _, n := range names {
-				for at := path.Dir(n); t.protected && at != "."; at = path.Dir(at) {
+				for at := path.Dir(n); !held && at != "."; at = path.Dir(at) {
 					if strings.HasSuffix("/"+p, "/"+at) {
-						return true
+						opens, held = true, t.protected
 					}
 				}
 			}
 		}
 	}
-	return false
+	return opens, held
 }
 
 // byGit judges what tells git which programs to run, or where such a thing is
@@ -46,20 +48,50 @@ func (s *Set) byGit(e *Entry, low string) Danger {
 		return Danger{"what comes with it was not judged, and git may run it", true}
 	case in && brings(e) && !gitData(rest):
 		return Danger{"what comes with it was not judged, and git may run it", true}
+	case in && e.New.Shared && !gitData(rest):
+		return Danger{"it is a hard link: what is written to its other name is written to it", true}
+	case strings.HasPrefix(rest, "rebase-merge/") || strings.HasPrefix(rest, "worktrees/") && dir == "rebase-merge":
+		return Danger{"git runs what it names when the rebase goes on", true}
 	case base == ".git":
 		return Danger{"it tells git where the repository is", true}
 	case base == "commondir" && in && !(inWorktrees(rest) && strings.TrimSpace(string(s.content(e.New))) == "../.."):
 		return Danger{"it tells git where hooks and configuration are", true}
 	case e.New.Type != File:
 	case base == "config" || base == "config.worktree":
-		b := s.content(e.New)
+		b, ok := s.known(e.New)
+		if !ok {
+			return Danger{"git may run programs that it names, and it cannot be judged", true}
+		}
 		if in && !safeGitConfig(b) || !in && gitDanger().Match(b) {
 			// Outside, git takes any directory with HEAD, objects and refs for a
 			// repository: what has sections may be its configuration.
 			return Danger{"git runs programs that it names", in || gitAnySection().Match(b)}
 		}
+		if to := newRemote(s.content(e.Old), b); in && to != "" {
+			return Danger{"git fetches from or pushes to another place now: " + trace.Quote(to), false}
+		}
 	}
 	return Danger{}
+}
+
+// newRemote returns where only the new one of two configurations has git go, which both are
+// safe to read. A first one has no other to compare with.
+func newRemote(old, now []byte) string {
+	places := func(b []byte) (list []string) {
+		for line := range strings.Lines(string(b)) {
+			if m := gitKey().FindStringSubmatch(strings.TrimSpace(line)); m != nil && strings.HasSuffix(strings.ToLower(m[1]), "url") {
+				list = append(list, m[2])
+			}
+		}
+		return list
+	}
+	known := places(old)
+	for _, p := range places(now) {
+		if len(old) > 0 && !slices.Contains(known, p) {
+			return p
+		}
+	}
+	return ""
 }
 
 var gitAnySection = once(`(?m)^[\s\x{feff}]*\[`)

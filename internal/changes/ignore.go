@@ -112,7 +112,8 @@ func parentOf(p string) string {
 func parseIgnore(b []byte, most int) []rule {
 	var out []rule
 	for line := range strings.Lines(strings.TrimPrefix(string(b), "\ufeff")) {
-		if len(out) >= most {
+		if len(out) >= most { // what is left could be exceptions
+			out = append(out, keepAll)
 			break
 		}
 		if r, ok := parseRule(strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")); ok {
@@ -121,6 +122,9 @@ func parseIgnore(b []byte, most int) []rule {
 	}
 	return out
 }
+
+// keepAll stands for exceptions that are not understood, so that nothing is hidden that git shows.
+var keepAll = rule{parts: []string{"**"}, cost: 1, keep: true}
 
 func parseRule(line string) (r rule, ok bool) {
 	for strings.HasSuffix(line, " ") && !strings.HasSuffix(line, `\ `) {
@@ -142,13 +146,16 @@ func parseRule(line string) (r rule, ok bool) {
 		if part != "**" {
 			part = goPattern(bytewise(part))
 			if _, err := path.Match(part, ""); err != nil || strings.Contains(part, "[:") {
-				return r, false // git takes it for one that nothing fits; classes by name are not built
+				return keepAll, r.keep // git takes it for one that nothing fits; classes by name are not built
 			}
 		}
 		r.parts = append(r.parts, part)
 	}
+	if len(r.parts) > maxParts {
+		return keepAll, r.keep
+	}
 	r.cost = cost(r.parts)
-	return r, len(r.parts) <= maxParts
+	return r, true
 }
 
 // cost is how much components take to compare: path.Match goes through a long name again for each part of

@@ -37,6 +37,16 @@ func TestIgnores(t *testing.T) {
 	}
 }
 
+// An exception that is not understood hides nothing.
+func TestIgnoresException(t *testing.T) {
+	many := strings.Repeat("a\n", maxRules)
+	for text, want := range map[string]bool{"*\n": true, "*\n![[:alpha:]]*.txt\n": false, "[[:alpha:]]*\n*\n": true, "*\n!" + strings.Repeat("a/", maxParts) + "b\n": false, "*\n" + many: false} {
+		if got := ignored(newIgnores(func(string) []byte { return []byte(text) }), "x.txt", false); got != want {
+			t.Errorf("%.40q: %v", text, got)
+		}
+	}
+}
+
 // Hostile patterns take bounded time.
 func TestIgnoresBounded(t *testing.T) {
 	line := strings.Repeat("**/*a*a*a*a*a*a*b/", 15) + "x\n"
