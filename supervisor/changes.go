@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -65,6 +66,9 @@ func (r *Run) changedTrees(res *runs.Result) []changes.Tree {
 			continue
 		}
 		t := changes.Tree{Upper: r.uppers[e.Layer], Lower: e.open.File, Host: e.From, UID: uint32(r.plan.Identity.UID), GID: uint32(r.plan.Identity.GID), User: r.plan.Host.Mode == ModeUserNS}
+		if o := outermost(r.plan.View, e); o != nil {
+			t.In = strings.TrimPrefix(e.At, o.At+"/")
+		}
 		if r.plan.Identity.Own {
 			t.Own, t.UID, t.GID = t.UID, 0, 0
 		}
@@ -75,6 +79,17 @@ func (r *Run) changedTrees(res *runs.Result) []changes.Tree {
 		}
 		if !same {
 			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// outermost is the copy-on-write tree that the one of e is mounted in, or nil: a mount of the
+// host's in a workspace is a tree of its own.
+func outermost(view []Entry, e *Entry) (out *Entry) {
+	for i := range view {
+		if o := &view[i]; o.Op == "cow" && o.At != e.At && within(e.At, o.At) && (out == nil || len(o.At) < len(out.At)) {
+			out = o
 		}
 	}
 	return out

@@ -67,6 +67,7 @@ type Entry struct {
 	Base   *Node  // of a directory that was renamed: what it was there
 
 	UID, GID uint32 // of a root: whose changes these are, as the host knows them
+	Within   []byte // of a root that was mounted in another tree: its path below that one
 }
 
 // Root reports whether the entry is the root of a tree.

@@ -106,7 +106,13 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	if strings.HasPrefix(p, cut+"/") {
 		return Danger{"it lies too deep for its path to be judged", true}
 	}
-	if covered(p, protect) || covered(s.OldPath(e), protect) || brings(e) && (coversBelow(p, protect) || coversBelow(string(e.From), protect)) {
+	root := s.RootOf(e)
+	for _, at := range []string{p, s.OldPath(e), path.Join(string(root.Within), p), path.Join(string(root.Within), s.OldPath(e))} {
+		if covered(at, protect) {
+			return Danger{"the policy protects it", true}
+		}
+	}
+	if brings(e) && (coversBelow(root, p, protect) || coversBelow(root, string(e.From), protect)) {
 		return Danger{"the policy protects it", true}
 	}
 	if e.New == nil {
@@ -115,10 +121,10 @@ func (s *Set) Danger(e *Entry, protect []string) Danger {
 	if e.New.Type == Device || e.New.Type == Socket {
 		return Danger{"it is a " + string(e.New.Type) + ", which is never committed", true}
 	}
-	low := folded(p)
+	low, own := inside(root, p)
 	slashed := "/" + low + "/" // once: a path may have 128 KiB, and there are a hundred names to look for
 	for i := range traps {
-		if t := &traps[i]; t.holds(slashed, e.New.Type == Dir && !brings(e)) {
+		if t := &traps[i]; t.holds(slashed, own, e.New.Type == Dir && !brings(e)) {
 			return Danger{t.why, t.protected}
 		}
 	}
@@ -171,11 +177,12 @@ var folder = func() *strings.Replacer {
 	return strings.NewReplacer(list...)
 }()
 
-// holds reports a path, in slashes on both sides, that the trap names. dir is a directory
-// whose content is judged by itself.
-func (t *trap) holds(slashed string, dir bool) bool {
+// holds reports a path, in slashes on both sides, that the trap names, with its end at own or
+// later. dir is a directory whose content is judged by itself.
+func (t *trap) holds(slashed string, own int, dir bool) bool {
 	for _, d := range t.dirs {
-		if strings.Contains(slashed, "/"+d+"/") {
+		in := "/" + d + "/"
+		if strings.Contains(slashed, in) && strings.LastIndex(slashed, in)+len(in) >= own { // the first is much faster
 			return !(d == ".git/hooks" && (strings.HasSuffix(slashed, ".sample/") || dir)) // git never runs samples
 		}
 	}
@@ -204,15 +211,34 @@ func covered(p string, patterns []string) bool {
 
 // coversBelow reports a directory in which a pattern names something: what is renamed with
 // it, or comes to be there, is no entry.
-func coversBelow(dir string, patterns []string) bool {
+func coversBelow(root *Entry, dir string, patterns []string) bool {
+	if dir == "" {
+		return false
+	}
 	for _, pat := range patterns {
-		for at := path.Dir(strings.Trim(pat, "/")); dir != "" && at != "."; at = path.Dir(at) {
-			if ok, err := path.Match(at, dir); err == nil && ok {
-				return true
+		for at := path.Dir(strings.Trim(pat, "/")); at != "."; at = path.Dir(at) {
+			for _, d := range []string{dir, path.Join(string(root.Within), dir)} {
+				if ok, err := path.Match(at, d); err == nil && ok {
+					return true
+				}
 			}
 		}
 	}
 	return false
+}
+
+// inside is a path as other programs see it, who know of no trees: that of the tree in the one
+// that it was mounted in comes first, and before that the last names of the way to it. From own on it
+// is what was granted: that all of it lies in a directory of the list is nothing to hold back.
+func inside(root *Entry, p string) (all string, own int) {
+	const names = 3 // more than a trap has
+	top := string(root.Name)
+	if w := "/" + string(root.Within); w != "/" && strings.HasSuffix(top, w) {
+		top, p = strings.TrimSuffix(top, w), w[1:]+"/"+p
+	}
+	parts := strings.Split(strings.Trim(top, "/"), "/")
+	before := folded(strings.Join(parts[max(len(parts)-names, 0):], "/"))
+	return before + "/" + folded(p), len(before) + 2 // with the slashes of holds
 }
 
 // byContent judges what a name alone does not tell.

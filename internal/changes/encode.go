@@ -29,8 +29,10 @@ type line struct {
 	Old     *node  `json:"old,omitempty"`
 	New     *node  `json:"new,omitempty"`
 
-	UID uint32 `json:"uid,omitempty"` // of a root
-	GID uint32 `json:"gid,omitempty"`
+	UID       uint32 `json:"uid,omitempty"` // of a root
+	GID       uint32 `json:"gid,omitempty"`
+	Within    string `json:"within,omitempty"`
+	WithinB64 []byte `json:"within_b64,omitempty"`
 
 	End      bool     `json:"end,omitempty"` // of the last line
 	Findings []string `json:"findings,omitempty"`
@@ -112,6 +114,7 @@ func appendEntry(b []byte, e *Entry) ([]byte, error) {
 	if e.Root() {
 		l.Root, l.RootB64 = text(e.Name)
 		l.UID, l.GID = e.UID, e.GID
+		l.Within, l.WithinB64 = text(e.Within)
 	} else {
 		l.Name, l.NameB64 = text(e.Name)
 	}
@@ -145,7 +148,7 @@ func parseLine(b []byte, want int) (e *Entry, findings []string, end bool, err e
 	}
 	e = &Entry{N: l.N, Parent: l.Dir, Name: bytesOf(l.Name, l.NameB64), From: bytesOf(l.From, l.FromB64)}
 	if e.Root() {
-		e.Name, e.UID, e.GID = bytesOf(l.Root, l.RootB64), l.UID, l.GID
+		e.Name, e.UID, e.GID, e.Within = bytesOf(l.Root, l.RootB64), l.UID, l.GID, bytesOf(l.Within, l.WithinB64)
 	}
 	for _, side := range []struct {
 		from *node

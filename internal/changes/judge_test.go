@@ -77,3 +77,36 @@ func TestRenameOfProtected(t *testing.T) {
 		}
 	}
 }
+
+// A mount of the host's in a workspace is a tree of its own, and what lies in it is judged by where it
+// lies for other programs. That all of a workspace lies somewhere is nothing to hold back.
+func TestDangerInMount(t *testing.T) {
+	for _, c := range []struct {
+		root, within, path string
+		why, held          bool
+	}{
+		{"/home/u/ws/.git", ".git", "commondir", true, true},
+		{"/home/u/ws/.github", ".github", "workflows/ci.yml", true, false},
+		{"/home/u/ws/.vscode", ".vscode", "tasks.json", true, true},
+		{"/home/u/ws/.vscode/x/y", ".vscode/x/y", "z", true, true},
+		{"/home/u/ws/deploy", "deploy", "prod.key", true, true},
+		{"/home/u/deploy", "", "prod.key", false, false},
+		{"/home/u/.config", "", "fish/config.fish", true, true},
+		{"/home/u/.ssh", "", "authorized_keys", true, true},
+		{"/home/u/.claude/worktrees/x", "", "main.go", false, false},
+		{"/home/u/.vscode/x", "", "main.go", false, false},
+		{"/", "", "main.go", false, false},
+	} {
+		dir := open(t, t.TempDir())
+		upper := t.TempDir()
+		must(t, os.MkdirAll(filepath.Dir(upper+"/"+c.path), 0o755), os.WriteFile(upper+"/"+c.path, nil, 0o644))
+		_, err := Pack(dir, []Tree{{Upper: open(t, upper), Lower: open(t, t.TempDir()), Host: c.root, In: c.within}}, DefaultBounds())
+		must(t, err)
+		s, err := Open(dir)
+		must(t, err)
+		if d := s.Danger(&s.Entries[len(s.Entries)-1], []string{"deploy/*.key"}); (d.Why != "") != c.why || d.Protected != c.held {
+			t.Errorf("%s in %s: %+v", c.path, c.root, d)
+		}
+		must(t, s.Close())
+	}
+}

@@ -14,6 +14,7 @@ type Tree struct {
 	Upper *os.File // what the command changed; readable
 	Lower *os.File // the granted directory of the host
 	Host  string   // its path, absolute
+	In    string   // its path below the tree that it was mounted in, or ""
 	Own   uint32   // the run's own user id, which stands for root; 0: none
 	UID   uint32   // whose changes they are, as the host knows them
 	GID   uint32
@@ -184,7 +185,7 @@ func (p *packer) root(f *frame) error {
 	if p.t.User { // which has one user and one group: the upper could not be given the directory's, nor could the command
 		now.UID, now.GID = old.UID, old.GID
 	}
-	e := &Entry{Name: []byte(p.t.Host), Old: old, New: now, UID: p.t.UID, GID: p.t.GID}
+	e := &Entry{Name: []byte(p.t.Host), Old: old, New: now, UID: p.t.UID, GID: p.t.GID, Within: []byte(p.t.In)}
 	if sameState(old, now) {
 		e.New = nil
 	}
