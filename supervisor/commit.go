@@ -187,10 +187,15 @@ func (s *Staged) Has(p string) bool {
 }
 
 // OnlyFiles takes out of picks what is neither a regular file nor a directory,
-// deletions, and what is beyond limit bytes, and says what that was.
+// deletions, directories that the host has elsewhere or as something else, with what is in them, and
+// what is beyond limit bytes, and says what that was.
 func (s *Staged) OnlyFiles(picks []bool, limit int64) (out []string) {
+	without := map[int]bool{} // directories
 	for i := range s.Entries {
 		e := &s.Entries[i]
+		if without[e.Parent] {
+			picks[i], without[e.N] = false, true
+		}
 		if !picks[i] || e.Op() == changes.None {
 			continue
 		}
@@ -198,6 +203,10 @@ func (s *Staged) OnlyFiles(picks []bool, limit int64) (out []string) {
 		switch {
 		case e.New == nil:
 			why = "it was deleted"
+		case len(e.From) > 0:
+			why, without[e.N] = "it was renamed from "+trace.Quote(e.From), true
+		case e.New.Type == changes.Dir && e.Old != nil && e.Old.Type != changes.Dir:
+			why, without[e.N] = "it took the place of a "+string(e.Old.Type), true
 		case e.New.Type == changes.File && e.New.Size > limit:
 			why = "it is too large"
 		case e.New.Type == changes.File:

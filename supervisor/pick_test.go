@@ -101,3 +101,19 @@ func TestSelectDeep(t *testing.T) {
 		t.Errorf("%d entries", n)
 	}
 }
+
+// What is collected is made: nothing of the host's is moved or goes for it.
+func TestCollectMovesNothing(t *testing.T) {
+	s, host := pickable(t)
+	for _, e := range []*changes.Entry{{Parent: 1, Name: []byte("moved"), From: []byte("src"), New: &changes.Node{Type: changes.Dir}}, {Parent: 1, Name: []byte("was"), Old: &changes.Node{Type: changes.Symlink}, New: &changes.Node{Type: changes.Dir}}} {
+		e.N = len(s.Entries) + 1
+		s.Entries = append(s.Entries, *e, changes.Entry{N: e.N + 1, Parent: e.N, Name: []byte("f"), New: &changes.Node{Type: changes.File}})
+	}
+	s.Settled = make([]bool, len(s.Entries))
+	picks, _, err := s.Pick([]string{host + "/moved", host + "/was", host + "/new"}, nil, true)
+	must(t, err)
+	out := s.OnlyFiles(picks, 1<<20)
+	if got := s.pickedPaths(picks); !slices.Equal(got, []string{"new", "new/a", "new/b"}) || len(out) != 2 {
+		t.Errorf("%q, left out %q", got, out)
+	}
+}

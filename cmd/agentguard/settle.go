@@ -160,7 +160,9 @@ func writeStaged(s *supervisor.Staged) error {
 	if err := changes.WriteText(os.Stderr, list); err != nil {
 		return err
 	}
-	tellRest(rest)
+	for _, line := range restLines(rest) {
+		tell("%s", line)
+	}
 	if len(folds) > most {
 		tell("and %d places that git ignores", len(folds)-most)
 		folds = folds[:most]
@@ -168,13 +170,13 @@ func writeStaged(s *supervisor.Staged) error {
 	return changes.WriteFolds(os.Stderr, folds)
 }
 
-// tellRest counts what is not shown, and why some of it should be: a command could fill the
+// restLines count what is not shown, and why some of it should be: a command could fill the
 // screen with changes that look worse, or only come first.
-func tellRest(rest []changes.Change) {
+func restLines(rest []changes.Change) (out []string) {
 	if len(rest) == 0 {
-		return
+		return nil
 	}
-	tell("and %d more", len(rest))
+	out = append(out, fmt.Sprintf("and %d more", len(rest)))
 	why := map[string]int{}
 	for i := range rest {
 		if d := rest[i].Danger; d.Why != "" {
@@ -183,11 +185,11 @@ func tellRest(rest []changes.Change) {
 	}
 	for i, w := range slices.Sorted(maps.Keys(why)) {
 		if i == most {
-			tell("  and more reasons to look at them first: agentguard diff lists them")
-			break
+			return append(out, "  and other reasons to look at them first: agentguard diff lists them")
 		}
-		tell("  of them %d: %s", why[w], w)
+		out = append(out, fmt.Sprintf("  of them %d: %s", why[w], w))
 	}
+	return out
 }
 
 // continued opens what the run is to begin with: what --continue names, or with
