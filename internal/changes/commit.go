@@ -217,6 +217,14 @@ func appendRecord(j *os.File, r record) error {
 // trimTorn cuts off a last line without its end, which a crash or a full disk
 // left: a line that was added to it could not be read again.
 func trimTorn(j *os.File) error {
+	st, err := j.Stat()
+	if err != nil || st.Size() == 0 {
+		return err
+	}
+	var last [1]byte // of a journal of megabytes that grows by thousands of directories, no more is read each time
+	if _, err := j.ReadAt(last[:], st.Size()-1); err != nil || last[0] == '\n' {
+		return err
+	}
 	b, err := readWhole(j)
 	if err != nil {
 		return err
