@@ -184,51 +184,67 @@ func attackDescriptors() error {
 	return nil
 }
 
-// attackLingers sends sockets whose last close, by the helper's process, takes a minute: the refusal
-// must not wait for that.
-func attackLingers() error {
+// unread are the other ends of lingering sockets, open until we end: a reset would leave nothing to wait for.
+var unread []net.Conn
+
+// lingering are sockets whose last close, by the helper's process, takes two minutes: they have sent
+// what nobody reads.
+func lingering(n int) (fds []int, err error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer l.Close()
-	lingering := func() (int, error) {
+	for range n {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err == nil {
-			err = errors.Join(
-				unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}),
-				unix.SetNonblock(fd, true), unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 60}))
+		if err != nil {
+			return nil, err
 		}
+		fds = append(fds, fd)
+		err = errors.Join(
+			unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}),
+			unix.SetNonblock(fd, true), unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 120}))
+		if err != nil {
+			return nil, err
+		}
+		other, err := l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		unread = append(unread, other)
 		for err == nil {
 			_, err = unix.Write(fd, make([]byte, 1<<16))
 		}
-		if err == unix.EAGAIN { // full, and nobody reads
-			err = nil
+		if err != unix.EAGAIN {
+			return nil, err
 		}
-		return fd, err
 	}
+	return fds, nil
+}
+
+// handOn sends bytes with descriptors, of which the receiver's are the last then.
+func handOn(c *net.UnixConn, b []byte, fds []int) error {
+	_, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
+	for _, fd := range fds {
+		err = errors.Join(err, unix.Close(fd))
+	}
+	return err
+}
+
+// attackLingers sends requests with such: the refusal must not wait.
+func attackLingers() error {
 	for name, b := range map[string][]byte{
 		"a stream": bytesOf(helper.Exec, request("echo", "gained").lists()), "one too many": bytesOf(helper.Users, nil), "no frame": []byte("GET / HTTP/1.0\r\n\r\n"),
 	} {
-		var fds []int
-		for range 3 {
-			fd, err := lingering()
-			if err != nil {
-				return err
-			}
-			fds = append(fds, fd)
-		}
-		c, err := dialSocket()
-		if err == nil {
-			_, _, err = c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
-		}
-		for _, fd := range fds {
-			err = errors.Join(err, unix.Close(fd)) // the helper's is the last
-		}
+		fds, err := lingering(3)
 		if err != nil {
 			return err
 		}
-		if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		c, err := dialSocket()
+		if err == nil {
+			err = errors.Join(handOn(c, b, fds), c.SetReadDeadline(time.Now().Add(30*time.Second)))
+		}
+		if err != nil {
 			return err
 		}
 		if f, err := helper.Read(c); err != nil || f.Kind != helper.Failed {

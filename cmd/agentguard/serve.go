@@ -70,11 +70,10 @@ func serveRequest() (refused bool, err error) {
 		return false, err
 	}
 	reserve.Wait(handover, reserveTime)
-	conn, loud, err := helper.Receive(handover)
+	conn, loud, err := helper.Receive(handover) // it ends with the process: what is unread in it may linger
 	if conn == nil {
 		return false, err
 	}
-	defer conn.Close()
 	rules, broken := helper.ReadConfig(helperConfig)
 	if lerr != nil { // that was a while ago
 		log, lerr = openHelperLog()
@@ -328,7 +327,7 @@ func (s *served) letGo(id string) {
 	s.detached.Store(true)
 	_ = s.conn.SetWriteDeadline(time.Now().Add(requestTime))
 	_ = helper.Write(s.conn, &helper.Frame{Kind: helper.Done, Lists: [][]string{{id}}}) // a client that has gone has ps
-	_ = s.conn.Close()
+	go s.conn.Close()                                                                   // what is unread in it may linger: the limits of the run do not wait for that
 }
 
 // listen hears the client: signals for the command, and its end.

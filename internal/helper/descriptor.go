@@ -7,14 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File systems whose files act on whoever reads or writes them, with that process's
-// rights: procfs, sysfs and their kin ask who writes, not who has opened. Of FUSE
-// a user answers, when he likes. (statfs(2), include/uapi/linux/magic.h)
-var actingFS = map[int64]bool{
-	unix.PROC_SUPER_MAGIC: true, unix.SYSFS_MAGIC: true, unix.CGROUP2_SUPER_MAGIC: true, unix.CGROUP_SUPER_MAGIC: true,
-	unix.BPF_FS_MAGIC: true, unix.DEBUGFS_MAGIC: true, unix.TRACEFS_MAGIC: true, unix.SECURITYFS_MAGIC: true,
-	unix.NSFS_MAGIC: true, unix.EFIVARFS_MAGIC: true, unix.SELINUX_MAGIC: true, unix.FUSE_SUPER_MAGIC: true,
-	0x62656570 /* configfs */ : true, 0x6c6f6f70 /* binderfs */ : true, 0x19800202 /* mqueue */ : true,
+// File systems whose plain files are taken: data on a local disk or in memory, and nothing else. Not taken
+// are those that ask who reads or writes (procfs, sysfs and their kin), and those behind which somebody answers when he likes:
+// FUSE, servers on a network, and an overlay, whose layers may be any of these and whose user
+// may have made it. A thread that waits for such an answer takes no signal, and the runtime
+// stands still with all threads until it has taken one (AllThreadsSyscall, for capabilities):
+// nothing would keep the limits of the run. (statfs(2), include/uapi/linux/magic.h)
+var localFS = map[int64]bool{
+	unix.EXT4_SUPER_MAGIC: true, unix.XFS_SUPER_MAGIC: true, unix.BTRFS_SUPER_MAGIC: true, unix.F2FS_SUPER_MAGIC: true,
+	unix.TMPFS_MAGIC: true, unix.RAMFS_MAGIC: true, unix.HUGETLBFS_MAGIC: true, unix.SQUASHFS_MAGIC: true, unix.EROFS_SUPER_MAGIC_V1: true,
+	unix.ISOFS_SUPER_MAGIC: true, unix.MSDOS_SUPER_MAGIC: true, unix.EXFAT_SUPER_MAGIC: true, unix.UDF_SUPER_MAGIC: true, unix.NILFS_SUPER_MAGIC: true,
+	unix.REISERFS_SUPER_MAGIC: true, 0x3153464a /* jfs */ : true, 0x2fc12fc1 /* zfs */ : true, 0xca451a4e /* bcachefs */ : true, 0x7366746e /* ntfs3 */ : true,
 }
 
 // memory is the major number of /dev/null and its kin, of which some do nothing.
@@ -24,7 +27,7 @@ var idle = map[uint32]bool{3: true, 5: true, 7: true, 8: true, 9: true} // null,
 
 // Passable reports why a descriptor must not be read (number 0) or written (1 and 2)
 // by a process with more rights than its opener's: nil for pipes, terminals, plain
-// files and /dev/null. A client puts a pipe in the place of anything else.
+// files of local file systems and /dev/null. A client puts a pipe in the place of anything else.
 //
 // A socket could be one to a service that asks who writes (SCM_CREDENTIALS); a file
 // with a set-id bit would keep it, and what a service's files do is their own.
@@ -66,8 +69,8 @@ func plain(f *os.File, st *unix.Stat_t, number int) error {
 		return fmt.Errorf("descriptor %d: %w", number, err)
 	}
 	switch {
-	case actingFS[int64(fs.Type)]:
-		return fmt.Errorf("descriptor %d is a file that acts on its reader or writer", number)
+	case !localFS[int64(fs.Type)]:
+		return fmt.Errorf("descriptor %d is a file of no local file system (type %#x): it may act on its reader or writer, or not answer", number, fs.Type)
 	case number > 0 && st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
 		return fmt.Errorf("descriptor %d is a file with a set-id bit", number)
 	}
