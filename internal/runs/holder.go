@@ -50,12 +50,12 @@ func (d *RunDir) Supervisor() (*Supervisor, error) {
 // Signal sends a signal to the supervisor, which passes it on to the command. Whoever has the
 // directory open for reading, as a user whom it is shown, can take the lock, give it to another process by
 // a descriptor, and end: proc_locks(5) then names a number that may be anybody's by now. So
-// it is signalled only if it has the lock still. Where we may not see that, we are a user
-// without root, who can signal its own processes anyway.
+// it is signalled only if it has the lock still. Where we may not see that, we have not the rights of
+// the helper, nor a directory that anybody else is shown.
 func (s *Supervisor) Signal(sig unix.Signal) error {
 	has, err := s.holds()
 	switch {
-	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0:
+	case errors.Is(err, os.ErrPermission) && !sees():
 	case err != nil:
 		return fmt.Errorf("runs: process %d: %w", s.Pid, err)
 	case !has:
@@ -90,6 +90,13 @@ func (s *Supervisor) holds() (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// sees reports whether we may look at every process (capabilities(7)).
+func sees() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) != nil || data[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
 }
 
 // Close lets go of the process.
