@@ -178,6 +178,7 @@ func (r *Run) startRelays() error {
 	}
 	r.unmapped = r.materials.mounts.unmapped
 	r.keepUppers(r.materials.mounts.takeUppers(r.plan.View))
+	lowered := make(chan struct{})
 	r.closing.Go(func() { // the command runs: nobody needs these any more
 		if err := r.materials.Close(); err != nil {
 			r.cfg.Log.Error().Err(err).Msg("mounts")
@@ -188,8 +189,12 @@ func (r *Run) startRelays() error {
 		if err := r.lower(); err != nil {
 			r.cfg.Log.Error().Err(err).Msg("giving up capabilities")
 		}
+		close(lowered)
 	})
 	r.release.push("closing", func() error { r.closing.Wait(); return nil })
+	if r.cfg.Alone { // before a thread touches what the caller may hold: see lower
+		<-lowered
+	}
 	r.sealer.started()
 	level := r.cfg.level(r.plan.Limits)
 	if r.tty != nil {

@@ -34,8 +34,9 @@ func digest(b []byte) string {
 func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	r.raise()
-	if err := r.killRun(ctx); err != nil {
+	err := r.killRun(ctx)
+	r.raise() // when the run is dead: it may wait for a caller
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close(), r.told.end())
 	}
 	r.timing.mark("killed")

@@ -33,15 +33,20 @@ type privileges struct {
 }
 
 const (
-	whole   = iota
-	lowered // no thread can use more than the command's life takes
-	bound   // no program that is started can
-	lent    // as lowered, for a while
-	over    // the run has ended, and nothing more is given up
+	whole = iota
+	bound // no thread can use more than the command's life and its end take, nor can a program that is started
+	lent  // no thread can use more than the command's life takes, for a while
+	over  // the run has ended, and nothing more is given up
 )
 
 // lower gives up what neither the life of the command nor its end takes. It comes after
-// the sweep. CAP_SETPCAP stays for bound.
+// the sweep.
+//
+// On behalf of a caller it comes before anything is read of or written to the caller's streams, and for
+// good: what the end takes stays usable. Capabilities are changed on all threads, each of which
+// the runtime waits for, on a CPU of its own, and all that time nothing else goes on. A thread that
+// waits for a pipe's lock takes no signal, and the caller can hold that for ever (it writes from
+// memory whose page never comes: FUSE). Nothing would keep the run's limits then, nor end.
 func (r *Run) lower() error {
 	p := &r.privileges
 	p.mu.Lock()
@@ -55,9 +60,9 @@ func (r *Run) lower() error {
 	if !r.cfg.Alone {
 		return nil
 	}
-	p.stage = lowered
-	live := lockdown.Of(append([]int{unix.CAP_SETPCAP}, livingCaps...)...)
-	return lockdown.Use(live, live|lockdown.Of(endingCaps...))
+	p.stage = bound
+	kept := lockdown.Of(slices.Concat(livingCaps, endingCaps)...)
+	return errors.Join(lockdown.Bound(kept), lockdown.Use(kept, kept))
 }
 
 // lend makes unusable what the life of the command does not take, and keeps it permitted
@@ -84,34 +89,13 @@ func (r *Run) anchorCaps() []int {
 	return []int{unix.CAP_DAC_OVERRIDE}
 }
 
-// bound takes the same from whatever this process may start. It is a call for each
-// capability and thread, which a command that has ended by now does not wait for.
-func (r *Run) bound() error {
-	p := &r.privileges
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stage != lowered {
-		return nil
-	}
-	p.stage = bound
-	live := lockdown.Of(livingCaps...)
-	end := live | lockdown.Of(endingCaps...)
-	if err := lockdown.Bound(end); err != nil {
-		return err
-	}
-	return lockdown.Use(live, end)
-}
-
 // raise makes usable what the end takes.
 func (r *Run) raise() {
 	p := &r.privileges
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	end := p.lent
-	switch p.stage {
-	case lowered, bound:
-		end = lockdown.Of(slices.Concat(livingCaps, endingCaps)...)
-	case whole, over:
+	if p.stage != lent {
 		p.stage = over
 		return
 	}

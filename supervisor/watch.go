@@ -92,9 +92,6 @@ func (w *watcher) loop(ctx context.Context) exited {
 			}
 		case <-flush.C:
 			w.settle()
-			if err := w.r.bound(); err != nil {
-				w.r.cfg.Log.Error().Err(err).Msg("giving up capabilities")
-			}
 			if err := w.r.rec.w.Flush(); err != nil {
 				w.r.cfg.Log.Error().Err(err).Msg("record")
 			}

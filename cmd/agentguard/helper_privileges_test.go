@@ -82,7 +82,7 @@ func (s *service) begin(args ...string) (cmd *exec.Cmd, goOn io.WriteCloser) {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	want := capWords(livingCaps, endingCaps, endingCaps)
+	want := capWords(endingCaps, endingCaps, endingCaps)
 	s.until("the supervisor has given up its capabilities: "+want, func() bool {
 		return hasEnded(cmd) || slices.ContainsFunc(s.pids(), func(pid int) bool { return capsOf(pid) == want })
 	})
