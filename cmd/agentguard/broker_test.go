@@ -297,7 +297,8 @@ func (b *brokered) lookInto(supervisor int) {
 		b.t.Error("it runs as root")
 	}
 	environ, err := os.ReadFile(at + "environ")
-	if err != nil || len(environ) != 0 {
+	// What it was started with are the numbers that it has become, and nothing of anybody's.
+	if want := fmt.Sprintf("AGENTGUARD_IDS=%d %d\x00", uid, uid); err != nil || string(environ) != want {
 		b.t.Errorf("its environment: %q %v", environ, err)
 	}
 	for _, name := range []string{"mem", "environ", "maps"} { // what may be read may be traced (ptrace(2))

@@ -122,7 +122,7 @@ func TestSupervisorOnBtrfs(t *testing.T) {
 cd "$DIR"; mkdir m ws; ` + `eval "$MOUNT" || exit 77
 trap 'cd /; umount "$DIR/m"' EXIT
 "$BIN" exec -q --state m/st -w ws -- sh -c 'echo runs; exec sleep 1000' >out & agentguard=$!
-until grep -q runs out; do sleep 0.01; done
+until grep -qs runs out; do sleep 0.01; done
 [ "$("$BIN" ps --json --state m/st | grep -o '"pid":[0-9]*')" = "\"pid\":$agentguard" ] || "$BIN" ps --state m/st
 "$BIN" runs kill --state m/st last
 status=0; wait $agentguard || status=$?; echo $status`
