@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "2ec611cfff63db8f762bb7ca45fe7a3425fdfea600af0109715ac53e2ceaed94"
+const objectsDigest = "b322ce07d7f4e71f82cb9d7393fda1bb37d595a8241975824e7bdb0d0a0ad1d7"

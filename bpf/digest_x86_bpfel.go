@@ -4,4 +4,4 @@
 package bpf
 
 // objectsDigest is the SHA-256 of the egress, sensor and unixsock objects.
-const objectsDigest = "95b2f7f0f32aabadb9b36075f21e71f2e10ab8b215529b3e000197b9e515df89"
+const objectsDigest = "1b11882ee77ceedc6b17f49a790af0d4716f30de92292d398adefc2ffe76b103"

@@ -194,11 +194,16 @@ INLINE void on_mmap(const struct member *m, const u64 *args, s64 ret, s32 nr)
 	}
 }
 
-/* A range whose protection was changed, and how far it has been gone through. */
+/*
+ * A range whose protection was changed, and how far it has been gone through.
+ * tries goes up to most, and begins with a number that the verifier does not
+ * know: one that it knew would make each round another state to it, twelve
+ * times as many instructions in all.
+ */
 struct range {
 	u64 run, at, end;
 	s32 nr;
-	u32 prot, tries;
+	u32 prot, tries, most;
 };
 
 #define MAPPINGS 1024	/* that one call is followed through */
@@ -241,11 +246,11 @@ SEPARATE u64 note_mapping(u64 run, u64 at, u32 prot, s32 nr, u32 last)
 /* next_mapping is called by loop(). */
 static long next_mapping(u32 round, struct range *range)
 {
-	u64 len = note_mapping(range->run, range->at, range->prot, range->nr, range->tries + 1 == LOCK_TRIES);
+	u64 len = note_mapping(range->run, range->at, range->prot, range->nr, range->tries + 1 == range->most);
 
 	(void)round;
 	if (len == LOCKED)
-		return ++range->tries == LOCK_TRIES;
+		return ++range->tries == range->most;
 	range->at += len;
 	return !len || range->at >= range->end;
 }
@@ -253,7 +258,7 @@ static long next_mapping(u32 round, struct range *range)
 /* on_mprotect records all files that lie in the range: one call can span many mappings. */
 INLINE void on_mprotect(u64 run, const u64 *args, s32 nr)
 {
-	struct range range = {run, args[0], args[0] + args[1], nr, args[2], 0};
+	struct range range = {run, args[0], args[0] + args[1], nr, args[2], (u32)run, (u32)run + LOCK_TRIES};
 
 	if (args[1] && (args[2] & (PROT_EXEC | PROT_WRITE)))
 		loop(MAPPINGS, next_mapping, &range, 0);
