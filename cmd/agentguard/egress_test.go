@@ -215,6 +215,20 @@ func TestEgressEvasions(t *testing.T) {
 		"deny connect 169.254.169.254:80", "deny connect moved.test.example:80", "allow connect api.test.example:8443")
 }
 
+// lines are those of the record that have a text in them: for who asks why a test failed.
+func (w *world) lines(res *runs.Result, text string) string {
+	w.t.Helper()
+	b, err := os.ReadFile(filepath.Join(res.Record.Path, runs.TraceFile))
+	must(w.t, err)
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, text) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 // inRecord looks for events of the record, as "VERDICT KIND [PROTO://]HOST:PORT".
 func (w *world) inRecord(res *runs.Result, want ...string) {
 	w.t.Helper()
