@@ -34,9 +34,8 @@ func digest(b []byte) string {
 func (r *Run) finish(started time.Time, end exited) (*runs.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	err := r.killRun(ctx)
-	r.raise() // when the run is dead: it may wait for a caller
-	if err != nil {
+	r.raise() // first: later, threads are in calls that take 10 ms (grace periods), and each is waited for
+	if err := r.killRun(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("the run could not be killed: %w", err), r.rec.w.Flush(), r.Close(), r.told.end())
 	}
 	r.timing.mark("killed")
