@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"testing"
 
@@ -33,6 +34,11 @@ const programsVar = "AGENTGUARD_TEST_PROGRAMS"
 const stateDir = "/var/lib/agentguard"
 
 func TestMain(m *testing.M) {
+	// Below nohup(1) all that is started here would ignore this signal, as a caller's wish. What is
+	// handled here has its default there.
+	if signal.Ignored(unix.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+	}
 	if os.Getenv("AGENTGUARD_TEST_ACT") == "get" { // a client inside a run
 		getAsGo()
 		return
